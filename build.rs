@@ -1,0 +1,147 @@
+//! The one build script of the crates that touch Slurm.
+//!
+//! It finds Slurm's headers, runs bindgen over the few items each crate needs and tells the crate
+//! which release it is being built for:
+//!
+//! * `SLURM_INCLUDE_DIR`: folder that holds `slurm/slurm.h` (default: the compiler's search path).
+//! * `CLUSTERMAX_SLURM_VERSION`: `MAJOR.MINOR[.MICRO]`, overrides the header's
+//!   `SLURM_VERSION_NUMBER`. SPANK's enums are the same from 22.05 to 26.05, so one header serves
+//!   to build the plugin for any of these releases.
+//!
+//! Output: `$OUT_DIR/bindings.rs`, and `CLUSTERMAX_SLURM_VERSION_NUMBER` / `CLUSTERMAX_SLURM_RELEASE`
+//! in the crate's compile-time environment.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// What bindgen keeps for one crate.
+struct Wanted {
+    header: &'static str,
+    functions: &'static [&'static str],
+    types: &'static [&'static str],
+    vars: &'static [&'static str],
+}
+
+/// `clustermax-drain` talks to slurmctld through libslurm.
+const DRAIN: Wanted = Wanted {
+    header: "#include <slurm/slurm.h>\n#include <slurm/slurm_errno.h>\n#include <slurm/slurm_version.h>\n",
+    functions: &[
+        "slurm_init",
+        "slurm_fini",
+        "slurm_api_version",
+        "slurm_strerror",
+        "slurm_init_update_node_msg",
+        "slurm_update_node",
+        "slurm_load_node",
+        "slurm_load_node_single",
+        "slurm_free_node_info_msg",
+        "slurm_load_job",
+        "slurm_free_job_info_msg",
+        "slurm_init_job_desc_msg",
+        "slurm_update_job2",
+        "slurm_free_job_array_resp",
+        "slurm_notify_job",
+    ],
+    types: &["node_states", "job_states"],
+    vars: &["NODE_STATE_.*", "NODE_RESUME", "SHOW_.*", "ESLURM_.*", "SLURM_VERSION_NUMBER", "NO_VAL.*", "SLURM_.*"],
+};
+
+/// The plugin needs SPANK's types only; its functions are resolved in the host process.
+const SPANK: Wanted = Wanted {
+    header: "#include <slurm/spank.h>\n#include <slurm/slurm_version.h>\n",
+    functions: &["spank_.*", "slurm_spank_log", "slurm_error", "slurm_info", "slurm_verbose", "slurm_debug"],
+    types: &["spank_.*"],
+    vars: &["SLURM_VERSION_NUMBER", "ESPANK_.*"],
+};
+
+fn main() -> ExitCode {
+    println!("cargo:rerun-if-changed=../build.rs");
+    println!("cargo:rerun-if-env-changed=SLURM_INCLUDE_DIR");
+    println!("cargo:rerun-if-env-changed=CLUSTERMAX_SLURM_VERSION");
+    match generate() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            // One sentence for whoever builds: cargo prints a build script's stderr on failure.
+            eprintln!("{message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn generate() -> Result<(), String> {
+    let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo did not set OUT_DIR")?);
+    let package = env::var("CARGO_PKG_NAME").map_err(|e| e.to_string())?;
+    let wanted = match package.as_str() {
+        "spank-clustermax" => SPANK,
+        _ => DRAIN,
+    };
+    let header = out.join("wrapper.h");
+    std::fs::write(&header, wanted.header).map_err(|e| format!("cannot write {}: {e}", header.display()))?;
+    let bindings_path = out.join("bindings.rs");
+    run_bindgen(&header, &wanted, &bindings_path)?;
+
+    let text = std::fs::read_to_string(&bindings_path)
+        .map_err(|e| format!("cannot read {}: {e}", bindings_path.display()))?;
+    let header_version = version_in(&text).ok_or(
+        "slurm/slurm_version.h has no SLURM_VERSION_NUMBER; install Slurm's development package (libslurm-dev, slurm-devel)",
+    )?;
+    let version = match env::var("CLUSTERMAX_SLURM_VERSION") {
+        Ok(v) if !v.is_empty() => parse_release(&v)
+            .ok_or_else(|| format!("CLUSTERMAX_SLURM_VERSION={v} is not MAJOR.MINOR[.MICRO], for example 24.11"))?,
+        _ => header_version,
+    };
+    println!("cargo:rustc-env=CLUSTERMAX_SLURM_VERSION_NUMBER={version}");
+    println!("cargo:rustc-env=CLUSTERMAX_SLURM_RELEASE={}.{:02}", version >> 16, (version >> 8) & 0xff);
+    if package == "spank-clustermax" {
+        // Slurm opens plugins lazily; an optional symbol of a newer release must not stop the load.
+        println!("cargo:rustc-cdylib-link-arg=-Wl,-z,lazy");
+        // Slurm dlcloses plugins; unloading Rust's runtime with registered TLS destructors crashes.
+        println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
+    }
+    Ok(())
+}
+
+fn run_bindgen(header: &Path, wanted: &Wanted, out: &Path) -> Result<(), String> {
+    let mut builder = bindgen::Builder::default()
+        .header(header.display().to_string())
+        // NODE_STATE_DRAIN and friends are SLURM_BIT(n): without the fallback bindgen drops them silently.
+        .clang_macro_fallback()
+        .clang_macro_fallback_build_dir(out.parent().unwrap_or(Path::new(".")))
+        .layout_tests(false)
+        .generate_comments(false)
+        .derive_debug(false)
+        .rust_edition(bindgen::RustEdition::Edition2024);
+    if let Some(dir) = env::var_os("SLURM_INCLUDE_DIR") {
+        builder = builder.clang_arg(format!("-I{}", Path::new(&dir).display()));
+    }
+    for f in wanted.functions {
+        builder = builder.allowlist_function(f);
+    }
+    for t in wanted.types {
+        builder = builder.allowlist_type(t);
+    }
+    for v in wanted.vars {
+        builder = builder.allowlist_var(v);
+    }
+    builder
+        .generate()
+        .map_err(|e| format!("bindgen could not read Slurm's headers (install libslurm-dev and libclang-dev, or set SLURM_INCLUDE_DIR): {e}"))?
+        .write_to_file(out)
+        .map_err(|e| format!("cannot write {}: {e}", out.display()))
+}
+
+/// `pub const SLURM_VERSION_NUMBER: u32 = N;` in bindgen's output.
+fn version_in(text: &str) -> Option<u32> {
+    let line = text.split("SLURM_VERSION_NUMBER:").nth(1)?;
+    line.split('=').nth(1)?.split(';').next()?.trim().parse().ok()
+}
+
+fn parse_release(text: &str) -> Option<u32> {
+    let mut parts = text.split('.').map(str::parse::<u32>);
+    let major = parts.next()?.ok()?;
+    let minor = parts.next()?.ok()?;
+    let micro = parts.next().transpose().ok()?.unwrap_or(0);
+    (major < 256 && minor < 256 && micro < 256 && parts.next().is_none())
+        .then_some((major << 16) | (minor << 8) | micro)
+}
