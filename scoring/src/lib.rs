@@ -1,1 +1,56 @@
-//! See the package description in Cargo.toml.
+//! Measurements and evidence to a rating.
+//!
+//! ```text
+//! raw stage output -> collect -> records.jsonl -> criteria (data) -> score -> report
+//! ```
+//!
+//! A results folder ([`run`]) holds what was measured, one [`record::Record`] a line. Everything that decides a
+//! rating (criteria, weights, reference values, tier cut-offs, caps) is data under `scoring/data/`.
+
+pub mod audit;
+pub mod collect;
+pub mod record;
+pub mod run;
+
+use std::fmt::{self, Display};
+
+/// Ends a command: one full sentence for stderr and the exit code of `docs/interfaces.md`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// 1: the answer is "no"; 2: bad command line, configuration or input; 3: a part of the system is missing.
+    pub code: u8,
+    /// Names the file, key, line, node or device, and the mend.
+    pub message: String,
+}
+
+impl Failure {
+    /// Bad command line, configuration or input (exit 2).
+    pub fn input(message: impl Display) -> Self {
+        Self { code: 2, message: message.to_string() }
+    }
+
+    /// A needed part of the system is missing or does not answer (exit 3).
+    pub fn missing(message: impl Display) -> Self {
+        Self { code: 3, message: message.to_string() }
+    }
+}
+
+impl Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl From<record::Error> for Failure {
+    fn from(error: record::Error) -> Self {
+        Self::input(error)
+    }
+}
+
+impl From<run::Error> for Failure {
+    fn from(error: run::Error) -> Self {
+        Self::input(error)
+    }
+}

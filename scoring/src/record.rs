@@ -1,0 +1,577 @@
+//! Records: one measurement a line of `records.jsonl`, the contract of `docs/interfaces.md`.
+//!
+//! The metric names, units and parameters in use are listed in `docs/metrics.md`.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Display};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// The schema that this release writes and reads.
+pub const SCHEMA: &str = "clustermax-record/1";
+
+/// One measurement, or the statement that there is none and why.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Record {
+    /// Always [`SCHEMA`].
+    pub schema: String,
+    /// The run that this record belongs to (`run.json`).
+    pub run: String,
+    /// Slurm's ClusterName.
+    pub cluster: String,
+    /// The stage that produced it: `inventory`, `collectives`, `gemm` ...
+    pub stage: String,
+    /// Name from `docs/metrics.md`.
+    pub metric: String,
+    /// Finite; present exactly when `state` is `measured`. Flags are 0 and 1; texts go into `params` of an `*_info`
+    /// metric whose value is 1.
+    pub value: Option<f64>,
+    /// Unit from `docs/metrics.md`; empty for a pure number.
+    pub unit: String,
+    /// Whether there is a value.
+    pub state: State,
+    /// What tells this value from others of the same metric (size, ranks, dtype ...).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub params: BTreeMap<String, Scalar>,
+    /// What was measured; empty for the cluster as a whole.
+    #[serde(default, skip_serializing_if = "Subject::is_empty")]
+    pub subject: Subject,
+    /// How the value is known.
+    pub provenance: Provenance,
+    /// Where the value can be checked; needed when `state` is `measured`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evidence: Option<Evidence>,
+    /// Why there is no value, or a remark on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+    /// The program that measured, with its version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool: Option<String>,
+    /// Its command line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+    /// Slurm job id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
+    /// UTC, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started: Option<String>,
+    /// How long the measurement took, seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<f64>,
+}
+
+/// Whether a record has a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// `value` holds it.
+    Measured,
+    /// Somebody looked and could not tell.
+    Unknown,
+    /// Nobody could look: a tool, a function or an access is missing.
+    Unavailable,
+    /// The question makes no sense on this cluster.
+    NotApplicable,
+}
+
+/// How a value is known. Declared never outranks measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Provenance {
+    /// Seen by us on this cluster.
+    Measured,
+    /// Somebody said so.
+    Declared,
+    /// Follows from other values.
+    Inferred,
+    /// Produced by a simulation or by injected faults.
+    Synthetic,
+}
+
+/// What was measured: every part is optional.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Subject {
+    /// NodeName.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// GPU index on the node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<u32>,
+    /// Network port, `mlx5_0/1`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<String>,
+}
+
+impl Subject {
+    /// A node as a whole.
+    pub fn node(name: impl Into<String>) -> Self {
+        Self { node: Some(name.into()), ..Self::default() }
+    }
+
+    /// True for the cluster as a whole.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.node.as_deref().unwrap_or("cluster"))?;
+        if let Some(gpu) = self.gpu {
+            write!(f, " g{gpu}")?;
+        }
+        if let Some(port) = &self.port {
+            write!(f, " {port}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Where a value can be checked.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Evidence {
+    /// Path relative to the results folder, under `raw/`.
+    pub file: String,
+    /// SHA-256 of that file, 64 hex digits.
+    pub sha256: String,
+    /// JSON pointer (`/rows/3`) or line (`line:12`) in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pointer: Option<String>,
+}
+
+/// One value of `params`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Scalar {
+    /// `true`, `false`.
+    Bool(bool),
+    /// A whole number.
+    Int(i64),
+    /// Any other finite number.
+    Float(f64),
+    /// Text.
+    Text(String),
+}
+
+impl Scalar {
+    /// The number, when it is one.
+    pub fn as_f64(&self) -> Option<f64> {
+        match self {
+            Self::Int(value) => Some(*value as f64),
+            Self::Float(value) => Some(*value),
+            Self::Bool(_) | Self::Text(_) => None,
+        }
+    }
+}
+
+impl Display for Scalar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bool(value) => write!(f, "{value}"),
+            Self::Int(value) => write!(f, "{value}"),
+            Self::Float(value) => write!(f, "{value}"),
+            Self::Text(value) => f.write_str(value),
+        }
+    }
+}
+
+impl From<bool> for Scalar {
+    fn from(value: bool) -> Self {
+        Self::Bool(value)
+    }
+}
+
+impl From<i64> for Scalar {
+    fn from(value: i64) -> Self {
+        Self::Int(value)
+    }
+}
+
+impl From<f64> for Scalar {
+    fn from(value: f64) -> Self {
+        Self::Float(value)
+    }
+}
+
+impl From<&str> for Scalar {
+    fn from(value: &str) -> Self {
+        Self::Text(value.to_owned())
+    }
+}
+
+impl From<String> for Scalar {
+    fn from(value: String) -> Self {
+        Self::Text(value)
+    }
+}
+
+/// What is wrong with a `records.jsonl`; every sentence names the file and the mend.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file could not be read or written.
+    #[error("cannot {action} {}: {source}; {mend}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+        /// What to do.
+        mend: &'static str,
+    },
+    /// The last line has no end: a writer was stopped in the middle.
+    #[error(
+        "{}: line {line} is half-written (the file ends inside it); run the last stage again \
+         (`clustermax collect` rewrites its records from the raw output, which is kept)", path.display()
+    )]
+    HalfWritten {
+        /// The file.
+        path: PathBuf,
+        /// Line number from 1.
+        line: u64,
+    },
+    /// A line that is no record.
+    #[error("{}: line {line}: {what}; run `clustermax collect` for that stage again", path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// Line number from 1.
+        line: u64,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// A record that this release does not understand.
+    #[error(
+        "{}: line {line} has schema {found:?}, this release reads {SCHEMA:?}; \
+         use the release that wrote the folder", path.display()
+    )]
+    Schema {
+        /// The file.
+        path: PathBuf,
+        /// Line number from 1.
+        line: u64,
+        /// The line's own schema.
+        found: String,
+    },
+    /// A record of another run.
+    #[error(
+        "{}: line {line} belongs to run {found:?} but run.json says {expected:?}; \
+         records of two runs cannot be scored together, give each run its own folder", path.display()
+    )]
+    OtherRun {
+        /// The file.
+        path: PathBuf,
+        /// Line number from 1.
+        line: u64,
+        /// The record's run.
+        found: String,
+        /// The folder's run.
+        expected: String,
+    },
+}
+
+/// A line longer than this is no record of ours.
+const MAX_LINE: u64 = 1 << 20;
+
+/// Reads records one at a time, with their line numbers; memory does not grow with the file.
+pub struct Reader<R> {
+    input: R,
+    path: PathBuf,
+    run: Option<String>,
+    line: u64,
+    buffer: Vec<u8>,
+}
+
+impl Reader<BufReader<File>> {
+    /// Opens `path`; with `run`, a record of another run is an error.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when the file cannot be opened.
+    pub fn open(path: &Path, run: Option<&str>) -> Result<Self, Error> {
+        let file = File::open(path).map_err(|source| Error::Io {
+            action: "read",
+            path: path.to_owned(),
+            source,
+            mend: "a results folder has it after the first stage; check the path and its permissions",
+        })?;
+        Ok(Self::new(BufReader::with_capacity(1 << 16, file), path, run))
+    }
+}
+
+impl<R: BufRead> Reader<R> {
+    /// Reads from `input`; `path` is for messages.
+    pub fn new(input: R, path: &Path, run: Option<&str>) -> Self {
+        Self { input, path: path.to_owned(), run: run.map(str::to_owned), line: 0, buffer: Vec::new() }
+    }
+
+    fn next_record(&mut self) -> Result<Option<(u64, Record)>, Error> {
+        loop {
+            self.buffer.clear();
+            let length = (&mut self.input).take(MAX_LINE + 1).read_until(b'\n', &mut self.buffer).map_err(
+                |source| Error::Io {
+                    action: "read",
+                    path: self.path.clone(),
+                    source,
+                    mend: "check the disk and run again",
+                },
+            )?;
+            if length == 0 {
+                return Ok(None);
+            }
+            self.line += 1;
+            let ended = self.buffer.last() == Some(&b'\n');
+            if !ended && length as u64 > MAX_LINE {
+                return Err(self.bad(format!("it is longer than {MAX_LINE} bytes")));
+            }
+            if ended && self.buffer.iter().all(u8::is_ascii_whitespace) {
+                continue;
+            }
+            let record = match parse(&self.buffer) {
+                Ok(record) => record,
+                Err(_) if !ended => {
+                    return Err(Error::HalfWritten { path: self.path.clone(), line: self.line });
+                }
+                Err(Wrong::Schema(found)) => {
+                    return Err(Error::Schema { path: self.path.clone(), line: self.line, found });
+                }
+                Err(Wrong::Text(what)) => return Err(self.bad(what)),
+            };
+            if let Some(run) = &self.run
+                && *run != record.run
+            {
+                return Err(Error::OtherRun {
+                    path: self.path.clone(),
+                    line: self.line,
+                    found: record.run,
+                    expected: run.clone(),
+                });
+            }
+            return Ok(Some((self.line, record)));
+        }
+    }
+
+    fn bad(&self, what: String) -> Error {
+        Error::Line { path: self.path.clone(), line: self.line, what }
+    }
+}
+
+impl<R: BufRead> Iterator for Reader<R> {
+    /// Line number from 1, and the record.
+    type Item = Result<(u64, Record), Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.next_record().transpose()
+    }
+}
+
+enum Wrong {
+    Schema(String),
+    Text(String),
+}
+
+/// One line to a valid record. The typed parse comes first; only a line that fails is looked at again.
+fn parse(line: &[u8]) -> Result<Record, Wrong> {
+    match serde_json::from_slice::<Record>(line) {
+        Ok(record) if record.schema != SCHEMA => Err(Wrong::Schema(record.schema)),
+        Ok(record) => record.check().map(|()| record).map_err(Wrong::Text),
+        Err(error) => {
+            let schema = serde_json::from_slice::<serde_json::Value>(line)
+                .ok()
+                .and_then(|value| value.get("schema")?.as_str().map(str::to_owned));
+            match schema {
+                Some(schema) if schema != SCHEMA => Err(Wrong::Schema(schema)),
+                _ => Err(Wrong::Text(explain(line, &error))),
+            }
+        }
+    }
+}
+
+/// serde_json's own words count lines within the one line; NaN and Infinity get a plain one.
+fn explain(line: &[u8], error: &serde_json::Error) -> String {
+    let text = String::from_utf8_lossy(line);
+    for word in ["NaN", "Infinity", "nan", "inf"] {
+        if text.contains(&format!(":{word}"))
+            || text.contains(&format!(": {word}"))
+            || text.contains(&format!(":-{word}"))
+            || text.contains(&format!(": -{word}"))
+        {
+            return format!("a number is {word}, which is not finite");
+        }
+    }
+    let message = error.to_string();
+    let message = message.split(" at line ").next().unwrap_or(&message);
+    if message == "number out of range" {
+        return "a number is not finite (out of range)".to_owned();
+    }
+    format!("not a record: {message} (column {})", error.column())
+}
+
+impl Record {
+    /// Checks what the types cannot say.
+    ///
+    /// # Errors
+    /// A clause that says what is wrong.
+    pub fn check(&self) -> Result<(), String> {
+        match (self.state, self.value) {
+            (State::Measured, None) => return Err("state is measured but value is null".to_owned()),
+            (State::Measured, Some(value)) if !value.is_finite() => {
+                return Err("value is not finite".to_owned());
+            }
+            (State::Measured, Some(_)) => {}
+            (_, Some(_)) => return Err("value is given although state is not measured".to_owned()),
+            (_, None) => {}
+        }
+        for (key, text) in [("run", &self.run), ("stage", &self.stage), ("metric", &self.metric)] {
+            if text.is_empty() {
+                return Err(format!("{key} is empty"));
+            }
+        }
+        for (key, value) in &self.params {
+            if value.as_f64().is_some_and(|number| !number.is_finite()) {
+                return Err(format!("params.{key} is not finite"));
+            }
+        }
+        if let Some(seconds) = self.seconds
+            && !(seconds.is_finite() && seconds >= 0.0)
+        {
+            return Err(format!("seconds is {seconds}, it must be finite and not negative"));
+        }
+        match &self.evidence {
+            None if self.state == State::Measured => {
+                Err("a measured value needs evidence (file and sha256)".to_owned())
+            }
+            None => Ok(()),
+            Some(evidence) => evidence.check(),
+        }
+    }
+}
+
+impl Evidence {
+    fn check(&self) -> Result<(), String> {
+        let path = Path::new(&self.file);
+        let plain = path.components().all(|part| matches!(part, std::path::Component::Normal(_)));
+        if self.file.is_empty() || !plain {
+            return Err(format!(
+                "evidence.file {:?} must be a relative path inside the results folder",
+                self.file
+            ));
+        }
+        if self.sha256.len() != 64 || !self.sha256.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err("evidence.sha256 must be 64 hex digits".to_owned());
+        }
+        Ok(())
+    }
+}
+
+fn encode(path: &Path, records: &[Record]) -> Result<Vec<u8>, Error> {
+    let mut bytes = Vec::new();
+    for (index, record) in records.iter().enumerate() {
+        let refuse = |what: String| Error::Line {
+            path: path.to_owned(),
+            line: index as u64 + 1,
+            what: format!("new record {:?} refused: {what}", record.metric),
+        };
+        record.check().map_err(refuse)?;
+        serde_json::to_writer(&mut bytes, record).map_err(|error| refuse(error.to_string()))?;
+        bytes.push(b'\n');
+    }
+    Ok(bytes)
+}
+
+/// Appends whole lines and syncs them to disk. If the disk fills up the file is cut back to what it was.
+///
+/// # Errors
+/// [`Error::HalfWritten`] when the file already ends inside a line, [`Error::Line`] for an invalid record,
+/// [`Error::Io`].
+pub fn append(path: &Path, records: &[Record]) -> Result<(), Error> {
+    let bytes = encode(path, records)?;
+    let io = |action: &'static str, source: io::Error| Error::Io {
+        action,
+        path: path.to_owned(),
+        source,
+        mend: "free space or make the folder writable, then run the stage again",
+    };
+    let mut file = OpenOptions::new()
+        .read(true)
+        .append(true)
+        .create(true)
+        .open(path)
+        .map_err(|source| io("open", source))?;
+    let before = file.seek(SeekFrom::End(0)).map_err(|source| io("read", source))?;
+    if before > 0 {
+        let mut last = [0];
+        file.seek(SeekFrom::End(-1))
+            .and_then(|_| file.read_exact(&mut last))
+            .map_err(|source| io("read", source))?;
+        if last != *b"\n" {
+            let lines =
+                BufReader::new(File::open(path).map_err(|source| io("read", source))?).split(b'\n').count();
+            return Err(Error::HalfWritten { path: path.to_owned(), line: lines as u64 });
+        }
+    }
+    let written = file.write_all(&bytes).and_then(|()| file.sync_data());
+    written.map_err(|source| {
+        // Nothing half-written stays behind; if even this fails the reader names the line.
+        let _ = file.set_len(before);
+        io("append to", source)
+    })
+}
+
+/// Puts `records` in the place of all records of `stage`: running a stage or its parser twice gives the same file.
+/// A half-written last line is dropped, the other lines are kept byte for byte. Atomic: temp file, fsync, rename.
+///
+/// # Errors
+/// [`Error::Line`] for an invalid record (old or new), [`Error::Io`].
+pub fn replace_stage(path: &Path, stage: &str, records: &[Record]) -> Result<(), Error> {
+    let mut bytes = Vec::new();
+    match fs::read(path) {
+        Ok(old) => {
+            for (index, line) in old.split_inclusive(|byte| *byte == b'\n').enumerate() {
+                if line.iter().all(u8::is_ascii_whitespace) {
+                    continue;
+                }
+                let ended = line.last() == Some(&b'\n');
+                match parse(line) {
+                    Ok(record) if record.stage == stage => {}
+                    Ok(_) => {
+                        bytes.extend_from_slice(line);
+                        if !ended {
+                            bytes.push(b'\n');
+                        }
+                    }
+                    Err(_) if !ended => {}
+                    Err(Wrong::Schema(found)) => {
+                        return Err(Error::Schema { path: path.to_owned(), line: index as u64 + 1, found });
+                    }
+                    Err(Wrong::Text(what)) => {
+                        return Err(Error::Line { path: path.to_owned(), line: index as u64 + 1, what });
+                    }
+                }
+            }
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(source) => {
+            return Err(Error::Io {
+                action: "read",
+                path: path.to_owned(),
+                source,
+                mend: "check its permissions",
+            });
+        }
+    }
+    bytes.extend(encode(path, records)?);
+    crate::run::write_atomic(path, &bytes).map_err(|source| Error::Io {
+        action: "write",
+        path: path.to_owned(),
+        source,
+        mend: "free space or make the folder writable, then run the stage again",
+    })
+}

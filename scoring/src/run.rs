@@ -1,0 +1,180 @@
+//! The results folder: where each file lies, and `run.json`.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// The schema that this release writes and reads.
+pub const SCHEMA: &str = "clustermax-run/1";
+
+/// What was run, where: `run.json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Run {
+    /// Always [`SCHEMA`].
+    pub schema: String,
+    /// The run's id; every record carries it.
+    pub run: String,
+    /// Slurm's ClusterName.
+    pub cluster: String,
+    /// The suite's profile: `demo` ...
+    pub profile: String,
+    /// Slurm job id of the suite.
+    #[serde(default)]
+    pub job: Option<String>,
+    /// NodeNames of its allocation.
+    pub nodes: Vec<String>,
+    /// UTC, RFC 3339.
+    pub started: String,
+    /// The hardware was simulated; absent counts as false.
+    #[serde(default)]
+    pub simulated: bool,
+    /// What the kernels ran on.
+    pub hardware: Hardware,
+}
+
+/// What the measured programs computed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Hardware {
+    /// Processors only: measured, not rated.
+    Cpu,
+    /// GPUs.
+    Gpu,
+}
+
+/// What is wrong with a results folder.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Nothing is there.
+    #[error("results folder {} does not exist; give the folder that clustermax-suite.sh printed", .0.display())]
+    NoFolder(PathBuf),
+    /// It holds nothing.
+    #[error("results folder {} is empty; run `sbatch clustermax-suite.sh` first and give the folder it printed", .0.display())]
+    Empty(PathBuf),
+    /// It has no `run.json`.
+    #[error(
+        "{} has no run.json, so it is not a results folder (or its first stage never started); \
+         give the folder that clustermax-suite.sh printed", .0.display()
+    )]
+    NoRun(PathBuf),
+    /// `run.json` cannot be used.
+    #[error("{}: {what}; run the suite again or restore the file", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+    /// Of another release.
+    #[error(
+        "{} has schema {found:?}, this release reads {SCHEMA:?}; use the release that wrote the folder",
+        path.display()
+    )]
+    Schema {
+        /// The file.
+        path: PathBuf,
+        /// Its own schema.
+        found: String,
+    },
+    /// A file of it could not be read or written.
+    #[error("cannot {action} {}: {source}; check permissions and free space", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+/// A results folder with a valid `run.json`.
+#[derive(Debug, Clone)]
+pub struct Folder {
+    /// The folder.
+    pub path: PathBuf,
+    /// Its `run.json`.
+    pub run: Run,
+}
+
+impl Folder {
+    /// Opens a results folder.
+    ///
+    /// # Errors
+    /// When it is missing, empty, or its `run.json` is missing or of no use.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let io = |source: io::Error| Error::Io { action: "read", path: path.to_owned(), source };
+        let mut entries = match fs::read_dir(path) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(Error::NoFolder(path.to_owned()));
+            }
+            Err(source) => return Err(io(source)),
+        };
+        if entries.next().is_none() {
+            return Err(Error::Empty(path.to_owned()));
+        }
+        let file = path.join("run.json");
+        let text = match fs::read_to_string(&file) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(Error::NoRun(path.to_owned()));
+            }
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                return Err(Error::Malformed { path: file, what: "it is not UTF-8 text".to_owned() });
+            }
+            Err(source) => return Err(Error::Io { action: "read", path: file, source }),
+        };
+        let value: serde_json::Value = serde_json::from_str(&text)
+            .map_err(|error| Error::Malformed { path: file.clone(), what: format!("not JSON: {error}") })?;
+        match value.get("schema").and_then(serde_json::Value::as_str) {
+            Some(SCHEMA) => {}
+            Some(found) => return Err(Error::Schema { path: file, found: found.to_owned() }),
+            None => return Err(Error::Malformed { path: file, what: "schema is missing".to_owned() }),
+        }
+        let run: Run = serde_json::from_value(value)
+            .map_err(|error| Error::Malformed { path: file.clone(), what: error.to_string() })?;
+        if run.run.is_empty() {
+            return Err(Error::Malformed { path: file, what: "run is empty".to_owned() });
+        }
+        Ok(Self { path: path.to_owned(), run })
+    }
+
+    /// `records.jsonl`
+    pub fn records(&self) -> PathBuf {
+        self.path.join("records.jsonl")
+    }
+
+    /// `raw/STAGE`
+    pub fn raw(&self, stage: &str) -> PathBuf {
+        self.path.join("raw").join(stage)
+    }
+
+    /// `stages/STAGE.json`
+    pub fn stage(&self, stage: &str) -> PathBuf {
+        self.path.join("stages").join(format!("{stage}.json"))
+    }
+}
+
+/// Writes a file so that a reader sees the old one or the whole new one: temp file beside it, fsync, rename.
+/// On any error the temp file is removed and the old file stays.
+///
+/// # Errors
+/// Those of the file system (no space, not writable).
+pub fn write_atomic(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let temp = path.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
+    let result = (|| {
+        let mut file = File::create(&temp)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&temp, path)
+    })();
+    if result.is_err() {
+        let _ = fs::remove_file(&temp);
+    }
+    result
+}
