@@ -47,12 +47,19 @@ const DRAIN: Wanted = Wanted {
     vars: &["NODE_STATE_.*", "NODE_RESUME", "SHOW_.*", "ESLURM_.*", "SLURM_VERSION_NUMBER", "NO_VAL.*", "SLURM_.*"],
 };
 
-/// The plugin needs SPANK's types only; its functions are resolved in the host process.
+/// The plugin looks its functions up in the host process; the declarations check its own types.
 const SPANK: Wanted = Wanted {
     header: "#include <slurm/spank.h>\n#include <slurm/slurm_version.h>\n",
-    functions: &["spank_.*", "slurm_spank_log", "slurm_error", "slurm_info", "slurm_verbose", "slurm_debug"],
-    types: &["spank_.*"],
-    vars: &["SLURM_VERSION_NUMBER", "ESPANK_.*"],
+    functions: &[
+        "spank_context",
+        "spank_option_register",
+        "spank_get_item",
+        "spank_getenv",
+        "slurm_spank_log",
+        "slurm_error",
+    ],
+    types: &["spank_t", "spank_item", "spank_context", "spank_option"],
+    vars: &["SLURM_VERSION_NUMBER"],
 };
 
 fn main() -> ExitCode {
@@ -94,8 +101,11 @@ fn generate() -> Result<(), String> {
     println!("cargo:rustc-env=CLUSTERMAX_SLURM_VERSION_NUMBER={version}");
     println!("cargo:rustc-env=CLUSTERMAX_SLURM_RELEASE={}.{:02}", version >> 16, (version >> 8) & 0xff);
     if package == "spank-clustermax" {
-        // Slurm opens plugins lazily; an optional symbol of a newer release must not stop the load.
-        println!("cargo:rustc-cdylib-link-arg=-Wl,-z,lazy");
+        // 25.05 reads `slurm_spank_init_failure_mode` from the plugin.
+        println!("cargo:rustc-check-cfg=cfg(slurm_init_failure_mode)");
+        if version >= (25 << 16) | (5 << 8) {
+            println!("cargo:rustc-cfg=slurm_init_failure_mode");
+        }
         // Slurm dlcloses plugins; unloading Rust's runtime with registered TLS destructors crashes.
         println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     }

@@ -1,0 +1,204 @@
+//! What each hook does.
+//!
+//! State between the hooks of one process is a few atomics: a lock could stay held in the forked child in which
+//! `task_init` runs.
+
+use std::ffi::{c_char, c_int};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU8, AtomicU32, Ordering::Relaxed};
+
+use crate::boundary::contained;
+use crate::files;
+use crate::message;
+use crate::options::{self, OnFault, Report, Settings};
+use crate::spank::{self, Context, OptionSpec, Spank};
+use crate::timestamp::Timestamp;
+use crate::verdict::{Here, Job, Verdict};
+
+/// `SLURM_EXTERN_CONT` of slurm.h: the step that only adopts processes has no user's output.
+const EXTERN_STEP: u32 = 0xffff_fffc;
+
+const OPTION: OptionSpec = OptionSpec {
+    name: c"clustermax-report",
+    arginfo: c"off|brief|full",
+    usage: c"[clustermax] after a step, say what happened to its GPUs and links, and whether it was the \
+        hardware or the program; brief (usual default) is silent when nothing happened",
+    callback: report_option,
+};
+
+/// The plugin may be listed twice in plugstack.conf; the same file has one copy of these.
+static REGISTERED: AtomicBool = AtomicBool::new(false);
+/// The user's choice: 0 none, else `Report` + 1.
+static CHOICE: AtomicU8 = AtomicU8::new(0);
+/// When this slurmstepd began with its step, in milliseconds.
+static STEP_START: AtomicI64 = AtomicI64::new(i64::MAX);
+/// Effective user of slurmstepd: its files are as good as root's.
+static DAEMON_UID: AtomicU32 = AtomicU32::new(0);
+/// `task_init` ran in this process already.
+static TASK_SEEN: AtomicBool = AtomicBool::new(false);
+/// Local id of the task that ended last, and how many have ended.
+static LAST_EXITED: AtomicI32 = AtomicI32::new(-1);
+static EXITED: AtomicU32 = AtomicU32::new(0);
+
+/// `slurm_spank_init`. Silent in the clients, whose `--help` it would spoil.
+pub(crate) fn init(spank: &Spank<'_>) -> c_int {
+    let (settings, errors) = Settings::parse(spank.args());
+    panic_if_told(&settings, "init");
+    let context = spank::context();
+    if matches!(context, Context::Slurmd | Context::Remote) {
+        for error in errors {
+            spank::log_error(&format!("clustermax: {error}"));
+        }
+    }
+    if context == Context::Remote {
+        DAEMON_UID.store(spank::effective_uid(), Relaxed);
+        STEP_START.store(Timestamp::now().0, Relaxed);
+    }
+    let has_users = matches!(context, Context::Local | Context::Remote | Context::Allocator);
+    if has_users && !REGISTERED.swap(true, Relaxed) {
+        spank.register(&OPTION);
+    }
+    0
+}
+
+/// Callback of `--clustermax-report`: -1 makes srun, sbatch and salloc refuse the command line.
+unsafe extern "C" fn report_option(_value: c_int, argument: *const c_char, remote: c_int) -> c_int {
+    contained!("option --clustermax-report", 0, {
+        // SAFETY: Slurm passes null or a C string that lives through the call.
+        let text = unsafe { spank::option_argument(argument) };
+        match text.map(str::parse::<Report>) {
+            Some(Ok(report)) => {
+                CHOICE.store(report as u8 + 1, Relaxed);
+                0
+            }
+            // From the environment of a job; Slurm would only log the refusal.
+            _ if remote != 0 => 0,
+            other => {
+                let given = if other.is_some() { text.unwrap_or_default() } else { "" };
+                spank::log_error(&format!(
+                    "clustermax: --clustermax-report={} is not known; use off, brief or full",
+                    message::clean(given, 80)
+                ));
+                -1
+            }
+        }
+    })
+}
+
+fn chosen_report(settings: &Settings) -> Report {
+    match CHOICE.load(Relaxed) {
+        1 => Report::Off,
+        2 => Report::Brief,
+        3 => Report::Full,
+        _ => settings.report,
+    }
+}
+
+/// `slurm_spank_task_init`: in the task's own process, as the user, just before execve. The one hook whose -1
+/// fails the step and nothing else on every release (earlier ones drain the node or are ignored before 25.05).
+pub(crate) fn task_init(spank: &Spank<'_>) -> c_int {
+    let (settings, _) = Settings::parse(spank.args());
+    panic_if_told(&settings, "task_init");
+    if TASK_SEEN.swap(true, Relaxed) {
+        return 0;
+    }
+    let site = Site::new(spank, &settings);
+    let Some(verdict) = site.read("verdict.json").and_then(|json| Verdict::parse(&json)) else { return 0 };
+    let here = site.here(&settings);
+    let job = spank.job_id().and_then(|id| site.job(id, &here));
+    let faults = verdict.in_the_way(&here, job.as_ref());
+    let Some(text) = message::refusal(&site.node, &faults, settings.on_fault) else { return 0 };
+    // Once a node, not once a task.
+    if spank.local_task_id().is_none_or(|id| id == 0) {
+        spank::log_user(&text);
+    }
+    match settings.on_fault {
+        OnFault::Refuse => -1,
+        OnFault::Warn => 0,
+    }
+}
+
+/// `slurm_spank_task_exit`: in slurmstepd, one call after the other. Text from the later `exit` hook would not
+/// reach srun.
+pub(crate) fn task_exit(spank: &Spank<'_>) -> c_int {
+    let (settings, _) = Settings::parse(spank.args());
+    panic_if_told(&settings, "task_exit");
+    let id = spank.local_task_id().unwrap_or(0);
+    // A second copy of the plugin in the stack is called right after the first, for the same task.
+    if LAST_EXITED.swap(id, Relaxed) == id {
+        return 0;
+    }
+    let exited = EXITED.fetch_add(1, Relaxed) + 1;
+    let report = chosen_report(&settings);
+    let last = spank.local_task_count().is_some_and(|count| exited == count);
+    if !last || report == Report::Off || spank.step_id() == Some(EXTERN_STEP) {
+        return 0;
+    }
+    let Some(id) = spank.job_id() else { return 0 };
+    let site = Site::new(spank, &settings);
+    let here = site.here(&settings);
+    let step = message::Step {
+        node: &site.node,
+        job: id,
+        start: Timestamp(STEP_START.load(Relaxed)),
+        end: here.now,
+    };
+    for line in message::report(report, &step, site.job(id, &here).as_ref()) {
+        spank::log_user(&line);
+    }
+    0
+}
+
+/// Where this node's files are.
+struct Site {
+    node: String,
+    host: String,
+    boot_id: String,
+    run_dir: PathBuf,
+}
+
+impl Site {
+    fn new(spank: &Spank<'_>, settings: &Settings) -> Self {
+        // The host's own name even where procfs is a simulated one.
+        let host = files::read_proc_line(Path::new("/proc/sys/kernel/hostname")).unwrap_or_default();
+        let host = host.split('.').next().unwrap_or_default().to_owned();
+        let node = spank
+            .job_env(c"SLURMD_NODENAME")
+            .filter(|name| options::is_node_name(name))
+            .unwrap_or_else(|| host.clone());
+        let procfs = options::for_node(&settings.procfs, &node);
+        let boot_id = files::read_proc_line(&Path::new(&procfs).join("sys/kernel/random/boot_id"));
+        Self {
+            run_dir: PathBuf::from(options::for_node(&settings.run_dir, &node)),
+            boot_id: boot_id.unwrap_or_default(),
+            node,
+            host,
+        }
+    }
+
+    fn here(&self, settings: &Settings) -> Here<'_> {
+        Here {
+            node: &self.node,
+            host: &self.host,
+            boot_id: &self.boot_id,
+            now: Timestamp::now(),
+            max_age: settings.max_age,
+        }
+    }
+
+    fn read(&self, name: &str) -> Option<Vec<u8>> {
+        files::read_trusted(&self.run_dir.join(name), &[0, DAEMON_UID.load(Relaxed)])
+    }
+
+    fn job(&self, id: u32, here: &Here<'_>) -> Option<Job> {
+        Job::parse(&self.read(&format!("jobs/{id}.json"))?, id, here)
+    }
+}
+
+#[cfg(feature = "test-panic")]
+fn panic_if_told(settings: &Settings, hook: &str) {
+    assert!(settings.panic != hook, "told to panic in {hook}");
+}
+
+#[cfg(not(feature = "test-panic"))]
+fn panic_if_told(_settings: &Settings, _hook: &str) {}

@@ -1,0 +1,347 @@
+//! The verdict of the node and the record of a job, as `docs/interfaces.md` defines them, and which fault of a
+//! node stands in the way of a job.
+//!
+//! Reading is lenient: a key that is missing or a word that is not known makes a finding weaker, never an error.
+
+use std::cmp::Reverse;
+
+use serde::Deserialize;
+
+use crate::timestamp::Timestamp;
+
+/// `RUN_DIR/verdict.json`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Verdict {
+    schema: String,
+    node: String,
+    boot_id: String,
+    time: String,
+    enforcement: String,
+    /// What `clustermax-drain` answered, when the writer says so.
+    drain_outcome: Option<String>,
+    findings: Vec<Finding>,
+}
+
+/// One finding of a verdict.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Finding {
+    pub(crate) token: String,
+    status: String,
+    pub(crate) device: Option<Device>,
+    scope: String,
+    action: String,
+    drain: bool,
+    observe: bool,
+    pub(crate) evidence: String,
+    pub(crate) text: String,
+}
+
+/// The device a finding is about.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Device {
+    pub(crate) kind: String,
+    pub(crate) name: String,
+    pub(crate) index: Option<u32>,
+    pci: Option<String>,
+}
+
+/// What mends a finding, in rising order.
+const ACTIONS: [&str; 6] = ["none", "tell_user", "restart_service", "reset_gpu", "reboot", "repair"];
+
+/// `RUN_DIR/jobs/JOBID.json`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Job {
+    schema: String,
+    job: String,
+    node: String,
+    as_of: String,
+    pub(crate) gpus: Vec<Gpu>,
+    pub(crate) events: Vec<Event>,
+}
+
+/// A GPU that a job holds on this node.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Gpu {
+    pub(crate) index: Option<u32>,
+    pci: Option<String>,
+}
+
+/// Something that happened to a job's devices.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Event {
+    time: String,
+    pub(crate) token: String,
+    pub(crate) device: Option<String>,
+    pub(crate) fault: Fault,
+    pub(crate) text: String,
+}
+
+/// Whose fault an event is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Fault {
+    Hardware,
+    Program,
+    Setup,
+    #[default]
+    #[serde(other)]
+    Unknown,
+}
+
+/// The node as the plugin sees it.
+pub(crate) struct Here<'a> {
+    /// Slurm's name of the node.
+    pub(crate) node: &'a str,
+    /// Short host name.
+    pub(crate) host: &'a str,
+    /// Boot id of the running kernel.
+    pub(crate) boot_id: &'a str,
+    /// Present time.
+    pub(crate) now: Timestamp,
+    /// Oldest verdict that counts, in seconds.
+    pub(crate) max_age: u32,
+}
+
+impl Verdict {
+    /// Reads a verdict; None when the text is not one of this schema.
+    pub(crate) fn parse(json: &[u8]) -> Option<Self> {
+        let verdict: Self = serde_json::from_slice(json).ok()?;
+        (verdict.schema == "clustermax-verdict/1").then_some(verdict)
+    }
+
+    /// True when the verdict may keep a step from starting here: about this node, of this boot, recent, and from
+    /// a node that is really being drained. A node that stays in service (observe, brake) refuses nobody.
+    fn counts(&self, here: &Here<'_>) -> bool {
+        let age = Timestamp::parse(&self.time).map(|time| here.now.seconds_since(time).unsigned_abs());
+        self.enforcement == "enforce"
+            && (self.node == here.node || self.node == here.host)
+            && !here.boot_id.is_empty()
+            && self.boot_id == here.boot_id
+            && age.is_some_and(|age| age <= u64::from(here.max_age))
+            && self
+                .drain_outcome
+                .as_deref()
+                .is_none_or(|outcome| matches!(outcome, "written" | "already" | "spooled" | "foreign"))
+    }
+
+    /// The faults that stand in the way of a job, worst first: those of the whole node, and those of GPUs that
+    /// the job holds. Without a job record only those of the whole node.
+    pub(crate) fn in_the_way(&self, here: &Here<'_>, job: Option<&Job>) -> Vec<&Finding> {
+        if !self.counts(here) {
+            return Vec::new();
+        }
+        let gpus = job.map_or(&[][..], |job| &job.gpus);
+        let mut faults: Vec<_> = self.findings.iter().filter(|finding| finding.concerns(gpus)).collect();
+        faults.sort_by_key(|finding| Reverse(finding.severity()));
+        faults
+    }
+}
+
+impl Finding {
+    fn severity(&self) -> Option<usize> {
+        ACTIONS.iter().position(|action| *action == self.action)
+    }
+
+    fn concerns(&self, gpus: &[Gpu]) -> bool {
+        if self.status != "fail" || !self.drain || self.observe {
+            return false;
+        }
+        match self.scope.as_str() {
+            "node" => true,
+            "device" => self.device.as_ref().is_some_and(|device| gpus.iter().any(|gpu| device.is(gpu))),
+            _ => false,
+        }
+    }
+}
+
+impl Device {
+    /// The PCI address decides where both sides know it: an index may change when a GPU is lost.
+    fn is(&self, gpu: &Gpu) -> bool {
+        if self.kind != "gpu" {
+            return false;
+        }
+        match (&self.pci, &gpu.pci) {
+            (Some(a), Some(b)) => a.eq_ignore_ascii_case(b),
+            _ => self.index.is_some() && self.index == gpu.index,
+        }
+    }
+}
+
+impl Job {
+    /// Reads the record of job `id` on `node`; None when the text is not that.
+    pub(crate) fn parse(json: &[u8], id: u32, here: &Here<'_>) -> Option<Self> {
+        let job: Self = serde_json::from_slice(json).ok()?;
+        let of_this = job.schema == "clustermax-job/1"
+            && job.job == id.to_string()
+            && (job.node == here.node || job.node == here.host);
+        of_this.then_some(job)
+    }
+
+    /// When the record was last brought up to date.
+    pub(crate) fn as_of(&self) -> Option<Timestamp> {
+        Timestamp::parse(&self.as_of)
+    }
+}
+
+impl Event {
+    /// When it happened.
+    pub(crate) fn time(&self) -> Option<Timestamp> {
+        Timestamp::parse(&self.time)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    pub(crate) fn here() -> Here<'static> {
+        Here {
+            node: "n2",
+            host: "host",
+            boot_id: "b00t",
+            now: Timestamp::parse("2026-11-30T20:51:00Z").unwrap(),
+            max_age: 600,
+        }
+    }
+
+    /// The verdict of docs/interfaces.md.
+    pub(crate) fn fallen_gpu() -> Value {
+        json!({"schema":"clustermax-verdict/1","node":"n2","boot_id":"b00t","config_hash":"9f86d081",
+         "mode":"periodic","enforcement":"enforce","time":"2026-11-30T20:50:00.123Z","seconds":0.041,
+         "status":"fail","action":"reboot","drain":true,
+         "reason":"cmx:xid79 g3 GPU fell off the bus; act=reboot id=3f2a91bc",
+         "findings":[{"check":"gpu.xid","token":"xid79","status":"fail",
+           "device":{"kind":"gpu","name":"g3","index":3,"pci":"0000:5d:00.0"},
+           "scope":"device","action":"reboot","drain":true,"fault":"hardware",
+           "evidence":"NVRM: Xid (PCI:0000:5d:00): 79, GPU has fallen off the bus.","text":"GPU fell off the bus",
+           "mend":"reboot the node","synthetic":true,"observe":false}],
+         "checks":[{"check":"gpu.count","status":"pass","millis":1.2}]})
+    }
+
+    pub(crate) fn verdict(value: &Value) -> Verdict {
+        Verdict::parse(value.to_string().as_bytes()).unwrap()
+    }
+
+    pub(crate) fn job(gpus: Value, events: Value) -> Job {
+        let value = json!({"schema":"clustermax-job/1","job":"123","uid":1000,"gid":1000,"node":"n2",
+            "started":"2026-11-30T20:40:00Z","as_of":"2026-11-30T20:50:30Z","gpus":gpus,"events":events});
+        Job::parse(value.to_string().as_bytes(), 123, &here()).unwrap()
+    }
+
+    /// Tokens in the way of a job that holds `gpus`, after `change` was made to the verdict.
+    fn tokens(change: impl FnOnce(&mut Value), gpus: Value) -> Vec<String> {
+        let mut value = fallen_gpu();
+        change(&mut value);
+        let job = job(gpus, json!([]));
+        verdict(&value).in_the_way(&here(), Some(&job)).iter().map(|f| f.token.clone()).collect()
+    }
+
+    fn gpu3() -> Value {
+        json!([{"index":3,"pci":"0000:5D:00.0","uuid":"GPU-1"}])
+    }
+
+    #[test]
+    fn the_jobs_own_gpu_is_in_the_way_and_no_other() {
+        assert_eq!(tokens(|_| {}, gpu3()), ["xid79"]);
+        assert_eq!(tokens(|_| {}, json!([{"index":2,"pci":"0000:5c:00.0"}])), Vec::<String>::new());
+        assert_eq!(tokens(|_| {}, json!([])), Vec::<String>::new());
+        // The address decides; the index only where an address is missing.
+        assert_eq!(tokens(|_| {}, json!([{"index":3,"pci":"0000:5c:00.0"}])), Vec::<String>::new());
+        assert_eq!(tokens(|_| {}, json!([{"index":3}])), ["xid79"]);
+    }
+
+    #[test]
+    fn a_fault_of_the_whole_node_is_in_everybodys_way() {
+        let node_wide = |v: &mut Value| {
+            v["findings"][0]["scope"] = json!("node");
+            v["findings"][0].as_object_mut().unwrap().remove("device");
+        };
+        assert_eq!(tokens(node_wide, json!([])), ["xid79"]);
+        let mut value = fallen_gpu();
+        node_wide(&mut value);
+        assert_eq!(verdict(&value).in_the_way(&here(), None).len(), 1, "no job record needed");
+    }
+
+    #[test]
+    fn without_a_job_record_a_device_is_in_nobodys_way() {
+        assert!(verdict(&fallen_gpu()).in_the_way(&here(), None).is_empty());
+    }
+
+    #[test]
+    fn the_worst_fault_comes_first() {
+        let two = |v: &mut Value| {
+            let mut second = v["findings"][0].clone();
+            second["token"] = json!("rowremap");
+            second["action"] = json!("repair");
+            v["findings"].as_array_mut().unwrap().push(second);
+        };
+        assert_eq!(tokens(two, gpu3()), ["rowremap", "xid79"]);
+    }
+
+    #[test]
+    fn nothing_is_refused_unless_the_node_really_leaves_service() {
+        let none = Vec::<String>::new();
+        for (key, value) in [
+            ("enforcement", json!("observe")),
+            ("boot_id", json!("other")),
+            ("boot_id", json!("")),
+            ("node", json!("n1")),
+            ("time", json!("2026-11-30T20:40:00Z")),
+            ("time", json!("2026-11-30T21:40:00Z")),
+            ("time", json!("yesterday")),
+            ("drain_outcome", json!("brake")),
+            ("drain_outcome", json!("protected")),
+            ("drain_outcome", json!("unreadable")),
+        ] {
+            assert_eq!(tokens(|v| v[key] = value.clone(), gpu3()), none, "{key} {value}");
+        }
+        for (key, value) in [
+            ("status", json!("warn")),
+            ("status", json!("unknown")),
+            ("drain", json!(false)),
+            ("observe", json!(true)),
+            ("scope", json!("galaxy")),
+        ] {
+            assert_eq!(tokens(|v| v["findings"][0][key] = value.clone(), gpu3()), none, "{key} {value}");
+        }
+        for outcome in ["written", "already", "spooled"] {
+            assert_eq!(tokens(|v| v["drain_outcome"] = json!(outcome), gpu3()), ["xid79"]);
+        }
+        assert_eq!(tokens(|v| v["node"] = json!("host"), gpu3()), ["xid79"], "written under the host's name");
+    }
+
+    #[test]
+    fn words_of_later_versions_do_no_harm() {
+        let odd = |v: &mut Value| {
+            v["future"] = json!({"x": 1});
+            v["findings"][0]["action"] = json!("dance");
+        };
+        assert_eq!(tokens(odd, gpu3()), ["xid79"]);
+    }
+
+    #[test]
+    fn other_texts_are_no_verdict() {
+        let half = fallen_gpu().to_string();
+        for text in ["", "{}", "[]", "null", "\u{0}", &half[..half.len() / 2]] {
+            assert!(Verdict::parse(text.as_bytes()).is_none(), "{text}");
+        }
+        let later = fallen_gpu().to_string().replace("verdict/1", "verdict/2");
+        assert!(Verdict::parse(later.as_bytes()).is_none());
+    }
+
+    #[test]
+    fn a_job_record_must_be_of_this_job_and_node() {
+        let text = json!({"schema":"clustermax-job/1","job":"123","node":"n2"}).to_string();
+        assert!(Job::parse(text.as_bytes(), 123, &here()).is_some());
+        assert!(Job::parse(text.as_bytes(), 124, &here()).is_none());
+        assert!(Job::parse(text.replace("n2", "n1").as_bytes(), 123, &here()).is_none());
+        assert!(Job::parse(&text.as_bytes()[..20], 123, &here()).is_none());
+    }
+}
