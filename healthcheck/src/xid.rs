@@ -1,0 +1,800 @@
+//! What the kernel log says about GPUs: Xid and SXid lines, and the driver's texts without a number.
+//!
+//! Line forms: `src/nvidia/src/kernel/gpu/rc/kernel_rc.c` and the NVSwitch driver of NVIDIA/open-gpu-kernel-modules. What a
+//! code means is data, `data/xid.tsv`. State beats logs: most lines only tell where to look (see [`Drain`]).
+//!
+//! A process chooses its own name, which the driver prints inside Xid lines, and may quote driver lines in its own log lines.
+//! So a line counts only when it starts as the driver's do, its code is the number after the first `): `, and texts that
+//! decide anything are longer than the 15 bytes of a process name or stand where no name can.
+
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
+use serde::{Deserialize, Serialize};
+
+use crate::kmsg::Record;
+use crate::verdict::{Action, Fault};
+
+/// Longest text kept of a line, in bytes.
+const TEXT_BYTES_MAX: usize = 1024;
+
+/// One thing that the kernel log says about a GPU or an NVSwitch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelEvent {
+    /// What.
+    pub kind: Kind,
+    /// PCI address as `dddd:bb:dd`, lower case, without function; none where the line names no device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pci: Option<String>,
+    /// The line as printed, without prefixes.
+    pub text: String,
+    /// The driver's message: the line without address, code, process and severity word.
+    pub message: String,
+    /// A process wrote the record to `/dev/kmsg`; see [`Record::from_user_space`].
+    #[serde(default)]
+    pub synthetic: bool,
+    /// Sequence number of the record.
+    pub seq: u64,
+    /// Microseconds since boot.
+    pub usec: u64,
+}
+
+/// Kind of a [`KernelEvent`].
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// An Xid of a GPU.
+    Xid {
+        /// Code.
+        code: u32,
+        /// Process, where the driver knew one.
+        pid: Option<u32>,
+        /// Name of that process, chosen by it: never trust it.
+        name: Option<String>,
+        /// MIG GPU instance.
+        gi: Option<u32>,
+        /// MIG compute instance.
+        ci: Option<u32>,
+        /// Earlier Xid that this one follows from.
+        parent: Option<u32>,
+    },
+    /// An SXid of an NVSwitch.
+    Sxid {
+        /// Code.
+        code: u32,
+        /// Number of the switch.
+        switch: Option<u32>,
+        /// Link of the switch.
+        link: Option<u32>,
+        /// Severity word of the line.
+        word: Option<Word>,
+    },
+    /// A text without a number.
+    Text(Text),
+}
+
+/// Severity word of an SXid or NVLink line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Word {
+    /// `Fatal`
+    Fatal,
+    /// `Non-fatal` or `Nonfatal`
+    NonFatal,
+    /// `Correctable`
+    Correctable,
+}
+
+/// A text of the driver that carries no Xid number. The numbers are the codes of kind `text` in `data/xid.tsv`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Text {
+    /// `GPU has fallen off the bus.`
+    OffBus = 1,
+    /// The same found out while the driver was loaded, told in three lines.
+    OffBusAtProbe = 2,
+    /// `The NVIDIA probe routine failed for 1 device(s).`
+    ProbeFailed = 3,
+    /// `RmInitAdapter failed!`
+    InitFailed = 4,
+    /// `The GPU likely needs to be reset.` after GSP errors
+    GspReset = 5,
+    /// An assertion with `NV_ERR_RESET_REQUIRED`
+    ResetRequired = 6,
+    /// `uvm encountered global fatal error ..., requiring os reboot to recover.`
+    UvmFatal = 7,
+}
+
+impl KernelEvent {
+    /// Xid or SXid code.
+    #[must_use]
+    pub fn code(&self) -> Option<u32> {
+        match self.kind {
+            Kind::Xid { code, .. } | Kind::Sxid { code, .. } => Some(code),
+            Kind::Text(_) => None,
+        }
+    }
+
+    /// Token for reasons, at most 10 characters: `xid79`, `sxid20034`, `gpulost`.
+    #[must_use]
+    pub fn token(&self) -> String {
+        let mut token = match self.kind {
+            Kind::Xid { code, .. } => format!("xid{code}"),
+            Kind::Sxid { code, .. } => format!("sxid{code}"),
+            Kind::Text(text) => row(Table::Text, text as u32).map_or("gputext", |p| p.token).to_string(),
+        };
+        token.truncate(10);
+        token
+    }
+
+    /// One phrase for users: `Xid 79: GPU fell off the bus`.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let text = policy(self).text;
+        match self.kind {
+            Kind::Xid { code, .. } => format!("Xid {code}: {text}"),
+            Kind::Sxid { code, .. } => format!("SXid {code}: {text}"),
+            Kind::Text(_) => text.to_string(),
+        }
+    }
+}
+
+/// Finds events in a stream of records; keeps what it needs for messages that span several records.
+#[derive(Debug, Default)]
+pub struct Scanner {
+    probe: Option<Probe>,
+}
+
+/// First line of the three-line message, until its last line comes.
+#[derive(Debug)]
+struct Probe {
+    pci: String,
+    text: String,
+    usec: u64,
+    synthetic: bool,
+    records_left: u8,
+}
+
+/// Records that other processors may print between the lines of one message.
+const PROBE_RECORDS: u8 = 16;
+/// Longest time between the lines of one message, in microseconds.
+const PROBE_USEC: u64 = 5_000_000;
+
+impl Scanner {
+    /// Looks at one record and hands its events to `each`.
+    pub fn push(&mut self, record: &Record, mut each: impl FnMut(KernelEvent)) {
+        if let Some(probe) = &mut self.probe {
+            probe.records_left = probe.records_left.saturating_sub(1);
+            if probe.records_left == 0 || record.usec.saturating_sub(probe.usec) > PROBE_USEC {
+                self.probe = None;
+            }
+        }
+        for (index, line) in record.text.split('\n').enumerate() {
+            let line = strip_time(line).trim_end();
+            match read_line(line) {
+                // An Xid line is one line: what follows in its record may be the tail of a process name.
+                Some(Line::Event { kind: kind @ (Kind::Xid { .. } | Kind::Sxid { .. }), pci, message }) => {
+                    if index == 0 {
+                        each(event(record, kind, pci, line, message));
+                    }
+                    return;
+                }
+                Some(Line::Event { kind, pci, message }) => each(event(record, kind, pci, line, message)),
+                Some(Line::ProbeStart(pci)) => {
+                    self.probe = Some(Probe {
+                        pci,
+                        text: line.to_string(),
+                        usec: record.usec,
+                        synthetic: record.from_user_space(),
+                        records_left: PROBE_RECORDS,
+                    });
+                }
+                Some(Line::ProbeEnd(message)) => {
+                    let mut found = event(record, Kind::Text(Text::OffBusAtProbe), None, line, message);
+                    if let Some(probe) = self.probe.take() {
+                        found.text = clip(&format!("{} {message}", probe.text));
+                        found.pci = Some(probe.pci);
+                        found.synthetic |= probe.synthetic;
+                    }
+                    each(found);
+                }
+                None => {}
+            }
+        }
+    }
+}
+
+/// Events of one record by itself.
+#[must_use]
+pub fn events(record: &Record) -> Vec<KernelEvent> {
+    let mut found = Vec::new();
+    Scanner::default().push(record, |e| found.push(e));
+    found
+}
+
+fn event(record: &Record, kind: Kind, pci: Option<String>, line: &str, message: &str) -> KernelEvent {
+    KernelEvent {
+        kind,
+        pci,
+        text: clip(line),
+        message: clip(message),
+        synthetic: record.from_user_space(),
+        seq: record.seq,
+        usec: record.usec,
+    }
+}
+
+fn clip(text: &str) -> String {
+    let mut end = text.len().min(TEXT_BYTES_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_string()
+}
+
+/// What one line is.
+enum Line<'a> {
+    Event { kind: Kind, pci: Option<String>, message: &'a str },
+    ProbeStart(String),
+    ProbeEnd(&'a str),
+}
+
+/// Takes off one `[ 6085126.134786] `: fault injectors put it before the line so that journald leaves "NVRM:" alone.
+fn strip_time(line: &str) -> &str {
+    let Some((time, rest)) = line.strip_prefix('[').and_then(|l| l.split_once("] ")) else { return line };
+    let time = time.trim_start_matches(' ');
+    let digits = time.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    if digits && time.contains('.') { rest } else { line }
+}
+
+fn read_line(line: &str) -> Option<Line<'_>> {
+    if let Some(rest) = line.strip_prefix("NVRM: ") {
+        if let Some(rest) = rest.strip_prefix("Xid (") {
+            return xid(rest);
+        }
+        return text(rest);
+    }
+    if let Some(rest) = line.strip_prefix("nvidia-nvswitch") {
+        return sxid(rest);
+    }
+    None
+}
+
+/// After `NVRM: Xid (`.
+fn xid(rest: &str) -> Option<Line<'_>> {
+    let (address, rest) = rest.split_once("): ")?;
+    let mut attributes = address.split(' ');
+    let pci = normalise_pci(attributes.next()?)?;
+    let (mut gi, mut ci) = (None, None);
+    for attribute in attributes {
+        // The driver prints both numbers in decimal.
+        match attribute.split_once(':')? {
+            ("GPU-I", id) => gi = Some(id.parse().ok()?),
+            ("GPU-CI", id) => ci = Some(id.parse().ok()?),
+            (name, _) if name.bytes().all(|b| b.is_ascii_uppercase() || b == b'-') => {}
+            _ => return None,
+        }
+    }
+    let (code, mut message) = take_code(rest)?;
+    let (mut pid, mut name) = (None, None);
+    if let Some(rest) = message.strip_prefix("pid=") {
+        let (value, rest) = rest.split_once(", ").unwrap_or((rest, ""));
+        pid = value.trim_matches('\'').parse().ok();
+        message = rest;
+        if let Some(rest) = message.strip_prefix("name=") {
+            let (value, rest) = rest.split_once(", ").unwrap_or((rest, ""));
+            name = (value.trim_matches('\'') != "<unknown>").then(|| clip(value));
+            message = rest;
+        }
+    }
+    let parent = message.rsplit_once(" caused by previous Xid ").and_then(|(_, n)| n.trim().parse().ok());
+    Some(Line::Event { kind: Kind::Xid { code, pid, name, gi, ci, parent }, pci: Some(pci), message })
+}
+
+/// After `nvidia-nvswitch`.
+fn sxid(rest: &str) -> Option<Line<'_>> {
+    let (switch, rest) = rest.split_once(": SXid (")?;
+    let switch = if switch.is_empty() { None } else { Some(switch.parse().ok()?) };
+    let (address, rest) = rest.split_once("): ")?;
+    let pci = normalise_pci(address)?;
+    let (code, mut message) = take_code(rest)?;
+    // Further lines of an event that has its own first line.
+    if message.starts_with("Severity ") || message.starts_with("Data {") {
+        return None;
+    }
+    let mut word = None;
+    if let Some((first, rest)) = message.split_once(", ") {
+        word = match first {
+            "Fatal" => Some(Word::Fatal),
+            "Non-fatal" | "Nonfatal" => Some(Word::NonFatal),
+            "Correctable" => Some(Word::Correctable),
+            _ => None,
+        };
+        if word.is_some() {
+            message = rest;
+        }
+    }
+    let link = message.strip_prefix("Link ").and_then(|r| leading_digits(r).parse().ok());
+    Some(Line::Event { kind: Kind::Sxid { code, switch, link, word }, pci: Some(pci), message })
+}
+
+/// After `NVRM: `, for lines that are no Xid.
+fn text(rest: &str) -> Option<Line<'_>> {
+    let found = |text, pci| Some(Line::Event { kind: Kind::Text(text), pci, message: rest });
+    if let Some(address) = rest.strip_prefix("The NVIDIA GPU ") {
+        return normalise_pci(address.trim()).map(Line::ProbeStart);
+    }
+    if rest.starts_with("fallen off the bus and is not responding to commands") {
+        return Some(Line::ProbeEnd(rest));
+    }
+    if rest.starts_with("The NVIDIA probe routine failed for ") {
+        return found(Text::ProbeFailed, None);
+    }
+    if rest.starts_with("Rate limiting GSP RPC error prints for GPU at ")
+        && rest.contains("likely needs to be reset")
+    {
+        let address = rest["Rate limiting GSP RPC error prints for GPU at ".len()..].split(' ').next()?;
+        return found(Text::GspReset, normalise_pci(address));
+    }
+    let (pci, message) = take_gpu(rest);
+    if message.starts_with("GPU has fallen off the bus")
+        || (pci.is_some() && message.starts_with("has fallen off the bus"))
+    {
+        return found(Text::OffBus, pci);
+    }
+    if message.starts_with("RmInitAdapter failed!")
+        || message.starts_with("rm_init_adapter") && message.contains("failed")
+    {
+        return found(Text::InitFailed, pci);
+    }
+    if message.contains("uvm encountered global fatal error ") && message.contains("requiring os reboot") {
+        return found(Text::UvmFatal, pci);
+    }
+    if message.contains("[NV_ERR_RESET_REQUIRED]") {
+        return found(Text::ResetRequired, pci);
+    }
+    None
+}
+
+/// Takes off `GPU 0000:86:00.0: `, `GPU at PCI:0000:86:00.0 ` or `GPU0 ` (a driver number that names no minor).
+fn take_gpu(rest: &str) -> (Option<String>, &str) {
+    let Some(after) = rest.strip_prefix("GPU") else { return (None, rest) };
+    if let Some(address) = after.strip_prefix(" at ").or_else(|| after.strip_prefix(' '))
+        && let Some((address, message)) = address.split_once(' ')
+        && let Some(pci) = normalise_pci(address.trim_end_matches(':'))
+    {
+        return (Some(pci), message);
+    }
+    match after.split_once(' ') {
+        Some((number, message)) if !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()) => {
+            (None, message)
+        }
+        _ => (None, rest),
+    }
+}
+
+/// `79, ...`: the code and what follows the comma. The comma may be missing.
+fn take_code(rest: &str) -> Option<(u32, &str)> {
+    let digits = leading_digits(rest);
+    let message = &rest[digits.len()..];
+    if !(message.is_empty() || message.starts_with([',', ' ', ':'])) {
+        return None;
+    }
+    Some((digits.parse().ok()?, message.trim_start_matches([',', ':']).trim_start()))
+}
+
+fn leading_digits(text: &str) -> &str {
+    &text[..text.bytes().take_while(u8::is_ascii_digit).count()]
+}
+
+/// `PCI:0000:86:00.0` in any spelling to `0000:86:00`; none when it is no PCI address. Accepts domains of 4 to 8 digits
+/// (`00000000:86:00.0` is how NVML spells them) and drops the function.
+#[must_use]
+pub fn normalise_pci(text: &str) -> Option<String> {
+    let text = text.strip_prefix("PCI:").unwrap_or(text);
+    let mut parts = text.split(':');
+    let (domain, bus, device) = (parts.next()?, parts.next()?, parts.next()?);
+    if parts.next().is_some() {
+        return None;
+    }
+    let (device, function) = device.split_once('.').unwrap_or((device, "0"));
+    let hex = |t: &str, least: usize, most: usize| {
+        ((least..=most).contains(&t.len()) && t.bytes().all(|b| b.is_ascii_hexdigit()))
+            .then(|| u32::from_str_radix(t, 16).ok())
+            .flatten()
+    };
+    let (domain, bus, device) = (hex(domain, 4, 8)?, hex(bus, 2, 2)?, hex(device, 2, 2)?);
+    hex(function, 1, 1)?;
+    Some(format!("{domain:04x}:{bus:02x}:{device:02x}"))
+}
+
+/// How bad a code is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// Worth counting.
+    Info,
+    /// Worth a look.
+    Warn,
+    /// Something is broken, or may be.
+    Error,
+    /// The device cannot be used.
+    Fatal,
+}
+
+/// Whether a line takes the node out of service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Drain {
+    /// The line alone is conclusive.
+    Yes,
+    /// Never.
+    No,
+    /// Only when the device's state agrees: recovery action, an Xid 154, link state, config space.
+    IfState,
+    /// As [`Drain::IfState`] (remap or repair pending), and not before the running job has ended.
+    AfterJob,
+    /// What the line says beside the code decides. In the table only: [`policy`] never returns it.
+    Decode,
+}
+
+/// What an event means for the node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Policy {
+    /// Code; see [`Text`] for texts.
+    pub code: u32,
+    /// NVIDIA's name of the code; empty for a code that the table lacks.
+    pub name: &'static str,
+    /// Short words for reasons and users, at most 60 ASCII characters.
+    pub text: &'static str,
+    /// How bad.
+    pub severity: Severity,
+    /// What mends it.
+    pub action: Action,
+    /// Whether it takes the node out of service.
+    pub drain: Drain,
+    /// Whose fault.
+    pub fault: Fault,
+    /// Token of the table; [`KernelEvent::token`] also knows those of codes that the table lacks.
+    pub token: &'static str,
+}
+
+/// Kinds of rows of `data/xid.tsv`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Table {
+    Xid,
+    Sxid,
+    Text,
+    /// Values of the driver's recovery action (NVML field 230 and Xid 154).
+    Recovery,
+}
+
+const TABLE: &str = include_str!("../data/xid.tsv");
+
+fn table() -> &'static HashMap<(Table, u32), Policy> {
+    static ROWS: OnceLock<HashMap<(Table, u32), Policy>> = OnceLock::new();
+    ROWS.get_or_init(|| TABLE.lines().filter_map(parse_row).collect())
+}
+
+fn row(kind: Table, code: u32) -> Option<Policy> {
+    table().get(&(kind, code)).copied()
+}
+
+fn parse_row(line: &'static str) -> Option<((Table, u32), Policy)> {
+    let mut columns = line.split('\t');
+    let mut next = || columns.next();
+    let kind = match next()? {
+        "xid" => Table::Xid,
+        "sxid" => Table::Sxid,
+        "text" => Table::Text,
+        "recovery" => Table::Recovery,
+        _ => return None,
+    };
+    let code = next()?.parse().ok()?;
+    let (name, text) = (next()?, next()?);
+    let severity = match next()? {
+        "info" => Severity::Info,
+        "warn" => Severity::Warn,
+        "error" => Severity::Error,
+        "fatal" => Severity::Fatal,
+        _ => return None,
+    };
+    let action = match next()? {
+        "none" => Action::None,
+        "tell_user" => Action::TellUser,
+        "restart_service" => Action::RestartService,
+        "reset_gpu" => Action::ResetGpu,
+        "reboot" => Action::Reboot,
+        "repair" => Action::Repair,
+        _ => return None,
+    };
+    let drain = match next()? {
+        "yes" => Drain::Yes,
+        "no" => Drain::No,
+        "if_state" => Drain::IfState,
+        "after_job" => Drain::AfterJob,
+        "decode" => Drain::Decode,
+        _ => return None,
+    };
+    let fault = match next()? {
+        "hardware" => Fault::Hardware,
+        "program" => Fault::Program,
+        "setup" => Fault::Setup,
+        _ => return None,
+    };
+    Some(((kind, code), Policy { code, name, text, severity, action, drain, fault, token: next()? }))
+}
+
+/// What an event means: the table's row, with what the line itself says.
+///
+/// A code that the table lacks is a warning. Xid 154 follows its text, 74 its registers, 144 to 150 and SXids their severity
+/// word.
+#[must_use]
+pub fn policy(event: &KernelEvent) -> Policy {
+    let found = match &event.kind {
+        Kind::Xid { code, .. } => {
+            let policy = row(Table::Xid, *code).unwrap_or_else(|| unknown(*code, "xid"));
+            match code {
+                74 => nvlink(policy, &event.message),
+                144..=150 => nvlink5(policy, &event.message),
+                154 => recovery(policy, &event.message),
+                _ => policy,
+            }
+        }
+        Kind::Sxid { code, word, .. } => {
+            by_word(row(Table::Sxid, *code).unwrap_or_else(|| unknown(*code, "sxid")), *word)
+        }
+        Kind::Text(text) => {
+            row(Table::Text, *text as u32).unwrap_or_else(|| unknown(*text as u32, "gputext"))
+        }
+    };
+    if found.drain == Drain::Decode { Policy { drain: Drain::IfState, ..found } } else { found }
+}
+
+/// Meaning of a value of the driver's recovery action (NVML field 230): none for a value that the table lacks.
+#[must_use]
+pub fn recovery_policy(value: u32) -> Option<Policy> {
+    row(Table::Recovery, value)
+}
+
+/// Recovery action that an Xid 154 changes to. 0 takes back what an earlier one asked for.
+#[must_use]
+pub fn recovery_action(event: &KernelEvent) -> Option<u32> {
+    if !matches!(event.kind, Kind::Xid { code: 154, .. }) {
+        return None;
+    }
+    recovery_value(&event.message)
+}
+
+fn recovery_value(message: &str) -> Option<u32> {
+    // "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"; the words differ between drivers.
+    let (_, target) = message.split_once("GPU recovery action changed from ")?.1.split_once(" to ")?;
+    if let Some(digits) = target.strip_prefix("0x") {
+        let digits = digits.split(|c: char| !c.is_ascii_hexdigit()).next()?;
+        return u32::from_str_radix(digits, 16).ok();
+    }
+    let target = target.trim_start_matches('(').to_ascii_lowercase();
+    let words = [
+        ("none", 0),
+        ("gpu reset", 1),
+        ("node reboot", 2),
+        ("os reboot", 2),
+        ("drain p2p", 3),
+        ("drain and reset", 4),
+    ];
+    words.iter().find(|(word, _)| target.starts_with(word)).map(|(_, value)| *value)
+}
+
+fn unknown(code: u32, token: &'static str) -> Policy {
+    Policy {
+        code,
+        name: "",
+        text: "a code that this version does not know",
+        severity: Severity::Warn,
+        action: Action::None,
+        drain: Drain::No,
+        fault: Fault::Hardware,
+        token,
+    }
+}
+
+fn harmless(policy: Policy, severity: Severity) -> Policy {
+    Policy { severity, action: Action::None, drain: Drain::No, ..policy }
+}
+
+fn recovery(policy: Policy, message: &str) -> Policy {
+    match recovery_value(message).and_then(recovery_policy) {
+        Some(found) => Policy { code: policy.code, name: policy.name, token: policy.token, ..found },
+        None => policy,
+    }
+}
+
+/// Xid 74: `NVLink: fatal error detected on link 14(0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0)`. Fatal words count until a reset.
+/// Of the seven registers the catalogue explains the first, third, fourth and fifth (Hopper); bits 0, 23 and 30 of the first
+/// are to be ignored, bits 1 and 20 follow from an error elsewhere. Any other bit is a reason to look at the link.
+fn nvlink(policy: Policy, message: &str) -> Policy {
+    const IGNORED: u32 = 1 | 1 << 23 | 1 << 30;
+    const SYMPATHETIC: u32 = 1 << 1 | 1 << 20;
+    if message.contains("NVLink: fatal error detected on link") {
+        return Policy { severity: Severity::Fatal, drain: Drain::Yes, ..policy };
+    }
+    let Some(registers) = registers(message) else { return policy };
+    if [1, 2, 3].iter().any(|n| registers.get(n + 1).is_some_and(|r| *r != 0))
+        || registers[0] & !(IGNORED | SYMPATHETIC) != 0
+    {
+        return policy;
+    }
+    match registers[0] {
+        0 => policy,
+        bits if bits & !IGNORED == 0 => harmless(policy, Severity::Info),
+        _ => harmless(policy, Severity::Warn),
+    }
+}
+
+/// The numbers in the last parentheses; none unless all are hexadecimal.
+fn registers(message: &str) -> Option<Vec<u32>> {
+    let (_, inside) = message.trim_end().strip_suffix(')')?.rsplit_once('(')?;
+    let numbers: Option<Vec<u32>> = inside
+        .split([',', ' '])
+        .filter(|n| !n.is_empty())
+        .map(|n| u32::from_str_radix(n.strip_prefix("0x")?, 16).ok())
+        .collect();
+    numbers.filter(|n| !n.is_empty())
+}
+
+/// Xids 144 to 150: `RLW_REMAP Nonfatal XC0 i0 Link 00 (0x00000004 0x00000001 ...)`. `Nonfatal` needs an Xid 154 to mean more.
+fn nvlink5(policy: Policy, message: &str) -> Policy {
+    match nvlink5_word(message) {
+        Some(Word::Fatal) => Policy { severity: Severity::Fatal, drain: Drain::Yes, ..policy },
+        Some(_) => harmless(policy, Severity::Warn),
+        None => Policy { severity: Severity::Warn, ..policy },
+    }
+}
+
+/// The severity word right before `XC<n>`, `i<n>` or `Link`, with registers after it: a process name is too short for that.
+fn nvlink5_word(message: &str) -> Option<Word> {
+    let (head, _) = message.split_once(" (0x")?;
+    let words: Vec<&str> = head.split_ascii_whitespace().collect();
+    let at = words.iter().rposition(|w| matches!(*w, "Fatal" | "Nonfatal" | "Non-fatal"))?;
+    let numbered = |w: &str, prefix: &str| {
+        w.strip_prefix(prefix).is_some_and(|n| !n.is_empty() && leading_digits(n) == n)
+    };
+    let tail = &words[at + 1..];
+    let known = |w: &&str| *w == "Link" || numbered(w, "XC") || numbered(w, "i") || leading_digits(w) == *w;
+    (!tail.is_empty() && tail.iter().all(known))
+        .then(|| if words[at] == "Fatal" { Word::Fatal } else { Word::NonFatal })
+}
+
+/// An SXid's word wins over the table; without a word the table decides, and what it leaves open needs a look at the state.
+fn by_word(policy: Policy, word: Option<Word>) -> Policy {
+    match word {
+        Some(Word::Fatal) => Policy {
+            severity: Severity::Fatal,
+            action: policy.action.max(Action::RestartService),
+            drain: Drain::Yes,
+            ..policy
+        },
+        Some(Word::NonFatal) => harmless(policy, policy.severity.min(Severity::Warn)),
+        Some(Word::Correctable) => harmless(policy, Severity::Info),
+        None => policy,
+    }
+}
+
+/// Most different events that a [`Fold`] keeps apart by their text.
+const FOLD_MAX: usize = 1024;
+
+/// Equal events, counted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Folded {
+    /// The first of them.
+    pub event: KernelEvent,
+    /// How many.
+    pub count: u64,
+    /// Sequence number of the last.
+    pub last_seq: u64,
+    /// Microseconds since boot of the last.
+    pub last_usec: u64,
+}
+
+/// Counts equal events together: same device, MIG instance, code, meaning, origin and text without its numbers. Floods of
+/// hundreds of thousands of lines, 29 of them different, were seen; memory is bounded whatever comes.
+#[derive(Debug, Default)]
+pub struct Fold {
+    order: Vec<Folded>,
+    index: HashMap<FoldKey, usize>,
+    overflow: u64,
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct FoldKey {
+    table: Table,
+    code: u32,
+    pci: Option<String>,
+    gi: Option<u32>,
+    ci: Option<u32>,
+    meaning: (Severity, &'static str, Drain),
+    synthetic: bool,
+    text: String,
+}
+
+impl Fold {
+    /// Adds one event.
+    pub fn add(&mut self, event: KernelEvent) {
+        let mut key = FoldKey::of(&event);
+        if !self.index.contains_key(&key) && self.order.len() >= FOLD_MAX {
+            key.text.clear();
+            if !self.index.contains_key(&key) && self.order.len() >= 2 * FOLD_MAX {
+                self.overflow += 1;
+                return;
+            }
+        }
+        let at = *self.index.entry(key).or_insert(self.order.len());
+        match self.order.get_mut(at) {
+            Some(folded) => {
+                folded.count += 1;
+                folded.last_seq = event.seq;
+                folded.last_usec = event.usec;
+            }
+            None => {
+                let (last_seq, last_usec) = (event.seq, event.usec);
+                self.order.push(Folded { event, count: 1, last_seq, last_usec });
+            }
+        }
+    }
+
+    /// Events that found no place in the bounded memory.
+    #[must_use]
+    pub fn overflow(&self) -> u64 {
+        self.overflow
+    }
+
+    /// The different events, in the order in which each was first seen.
+    #[must_use]
+    pub fn finish(self) -> Vec<Folded> {
+        self.order
+    }
+}
+
+impl FoldKey {
+    fn of(event: &KernelEvent) -> Self {
+        let (table, code, gi, ci) = match event.kind {
+            Kind::Xid { code, gi, ci, .. } => (Table::Xid, code, gi, ci),
+            Kind::Sxid { code, .. } => (Table::Sxid, code, None, None),
+            Kind::Text(text) => (Table::Text, text as u32, None, None),
+        };
+        let policy = policy(event);
+        FoldKey {
+            table,
+            code,
+            pci: event.pci.clone(),
+            gi,
+            ci,
+            meaning: (policy.severity, policy.action.word(), policy.drain),
+            synthetic: event.synthetic,
+            text: without_numbers(&event.message),
+        }
+    }
+}
+
+/// Every number, decimal or hexadecimal, becomes `#`.
+fn without_numbers(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for word in text.split_inclusive(|c: char| !c.is_ascii_alphanumeric()) {
+        let body = word.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
+        if body.bytes().any(|b| b.is_ascii_digit()) {
+            out.push('#');
+            out.push_str(&word[body.len()..]);
+        } else {
+            out.push_str(word);
+        }
+    }
+    out
+}
+
+/// Folds events; see [`Fold`].
+#[must_use]
+pub fn fold(events: impl IntoIterator<Item = KernelEvent>) -> Vec<Folded> {
+    let mut fold = Fold::default();
+    events.into_iter().for_each(|e| fold.add(e));
+    fold.finish()
+}
