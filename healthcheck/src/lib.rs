@@ -1,4 +1,26 @@
-//! See the package description in Cargo.toml.
+//! Facts about a GPU node, findings and a verdict.
+//!
+//! ```text
+//! source/*  -> Facts            impure, each source under its own deadline
+//! check/*   Facts -> Findings   pure
+//! pass      -> Verdict          worst finding, action, reason
+//! sinks     verdict file, job files, drain
+//! ```
+//!
+//! There is no Slurm in this crate: what has to be said to Slurm is said by `clustermax-drain`, a program of its own.
+
+pub mod check;
+pub mod config;
+pub mod drain;
+pub mod facts;
+pub mod jobs;
 pub mod kmsg;
-pub mod xid;
+pub mod learn;
+pub mod log;
+pub mod pass;
+pub mod source;
+pub mod state;
+pub mod sys;
+pub mod table;
 pub mod verdict;
+pub mod xid;

@@ -1,2 +1,179 @@
-//! Placeholder.
-fn main() {}
+//! `clustermax-healthcheck`: looks at this node and says what is wrong, why, and what to do.
+//!
+//! Exit codes: 0 nothing failed; 1 a check failed; 2 bad command line or configuration; 3 what is needed
+//! for the answer is missing.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use healthcheck::check::CATALOGUE;
+use healthcheck::config::{Config, DEFAULT_CONFIG, Mode, nearest, node_name};
+use healthcheck::verdict::Status;
+use healthcheck::{learn, pass, source, table};
+
+#[derive(Parser)]
+#[command(
+    name = "clustermax-healthcheck",
+    version,
+    about = "Health of this GPU node: facts, findings, a verdict"
+)]
+struct Args {
+    /// Configuration file.
+    #[arg(long, global = true, default_value = DEFAULT_CONFIG)]
+    config: PathBuf,
+    /// Slurm's name of this node (default: SLURMD_NODENAME, else the short host name).
+    #[arg(long, global = true)]
+    node: Option<String>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Look at the node now.
+    Run {
+        /// periodic and the hooks keep state, publish the verdict and drain in enforce; deep only looks.
+        #[arg(long, value_enum, default_value = "deep")]
+        mode: ModeArg,
+        /// Print JSON instead of a table.
+        #[arg(long)]
+        json: bool,
+    },
+    /// List all checks and their switches.
+    List {
+        /// Print JSON instead of a table.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Say what a check reads, its rule, where the rule comes from and what it does.
+    Explain {
+        /// Check id.
+        check: String,
+    },
+    /// Learn this node's profile and print it as configuration.
+    Learn,
+    /// Check the configuration file.
+    Validate,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum ModeArg {
+    Prolog,
+    Epilog,
+    Periodic,
+    Deep,
+}
+
+impl From<ModeArg> for Mode {
+    fn from(m: ModeArg) -> Mode {
+        match m {
+            ModeArg::Prolog => Mode::Prolog,
+            ModeArg::Epilog => Mode::Epilog,
+            ModeArg::Periodic => Mode::Periodic,
+            ModeArg::Deep => Mode::Deep,
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    if let Some(code) = source::child_main() {
+        return code;
+    }
+    healthcheck::log::init();
+    let args = Args::parse();
+    match run(args) {
+        Ok(code) => code,
+        Err((code, message)) => {
+            eprintln!("clustermax-healthcheck: {message}");
+            ExitCode::from(code)
+        }
+    }
+}
+
+fn run(args: Args) -> Result<ExitCode, (u8, String)> {
+    let node = node_name(args.node.as_deref());
+    let config = || Config::load(&args.config, &node).map_err(|e| (2, e.to_string()));
+    match args.command {
+        Command::Run { mode, json } => {
+            let report = pass::run(&config()?, mode.into(), None);
+            let text = if json {
+                serde_json::to_string_pretty(&report.verdict).map_err(|e| (3, e.to_string()))? + "\n"
+            } else {
+                table::verdict(&report.verdict)
+            };
+            print(&text);
+            Ok(if report.verdict.status == Status::Fail { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+        }
+        Command::List { json } => {
+            let config = config()?;
+            if json {
+                let rows: Vec<_> = CATALOGUE.iter().map(describe).collect();
+                print(&(serde_json::to_string_pretty(&rows).map_err(|e| (3, e.to_string()))? + "\n"));
+            } else {
+                print(&table::list(&config));
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Explain { check } => explain(&check),
+        Command::Learn => {
+            let config = config()?;
+            let facts = source::read(&config, Mode::Deep);
+            print(&learn::render(&config.node, &facts, &pass::timestamp()).map_err(|e| (3, e))?);
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Validate => {
+            let c = config()?;
+            print(&format!(
+                "{} is valid: node {}, {}, {} checks and {} site commands, profile {}\n",
+                c.file.display(),
+                c.node,
+                c.enforcement.word(),
+                CATALOGUE.len(),
+                c.command.len(),
+                match c.profile.gpu_count {
+                    Some(n) => format!("with {n} GPUs and {} InfiniBand ports", c.profile.ib_port.len()),
+                    None => "empty: run `clustermax-healthcheck learn` on a good node".into(),
+                }
+            ));
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn describe(c: &healthcheck::check::CheckInfo) -> serde_json::Value {
+    serde_json::json!({
+        "id": c.id, "tokens": c.tokens, "reads": c.reads, "rule": c.rule, "source": c.source,
+        "reads_needed": c.reads_needed, "action": c.action,
+        "modes": c.modes.iter().map(|m| m.word()).collect::<Vec<_>>(),
+    })
+}
+
+fn explain(check: &str) -> Result<ExitCode, (u8, String)> {
+    let Some(c) = CATALOGUE.iter().find(|c| c.id == check) else {
+        let near = nearest(check, CATALOGUE.iter().map(|c| c.id));
+        return Err((
+            2,
+            format!("no check is called \"{check}\"{near}; `clustermax-healthcheck list` shows them all"),
+        ));
+    };
+    let modes: Vec<&str> = c.modes.iter().map(|m| m.word()).collect();
+    print(&format!(
+        "{}\n  reads:   {}\n  rule:    {}\n  source:  {}\n  reads in a row before a fault: {}\n  modes:   {}\n  action:  {}\n  reasons: {}\n",
+        c.id,
+        c.reads,
+        c.rule,
+        c.source,
+        c.reads_needed,
+        modes.join(", "),
+        c.action,
+        c.tokens.iter().map(|t| format!("cmx:{t}")).collect::<Vec<_>>().join(", "),
+    ));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints; a closed pipe (`| head`) is no error.
+fn print(text: &str) {
+    use std::io::Write;
+    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+}

@@ -283,6 +283,9 @@ pub struct Verdict {
     /// One line a check.
     #[serde(default)]
     pub checks: Vec<CheckResult>,
+    /// Findings left out of the small file.
+    #[serde(default)]
+    pub left_out: u32,
 }
 
 impl Verdict {

@@ -1,0 +1,57 @@
+//! Host memory, and this suite's own state.
+
+use super::{Context, Sink};
+use crate::facts::Reading;
+use crate::verdict::{Action, Device, DeviceKind, Status};
+
+pub fn run(c: &Context<'_>, sink: &mut Sink<'_>) {
+    if sink.on("host.mem") {
+        memory(c, sink);
+    }
+    if sink.on("node.self") {
+        own(c, sink);
+    }
+}
+
+fn memory(c: &Context<'_>, sink: &mut Sink<'_>) {
+    let Some(expected) = c.profile.memory_total_kib else {
+        sink.done("host.mem", Status::Unsupported, "no profile.memory_total_kib");
+        return;
+    };
+    let device = Some(Device::named(DeviceKind::Host, "mem"));
+    match &c.facts.memory_total_kib {
+        // The kernel reserves a little more or less from release to release; a DIMM is at least 1/32.
+        Reading::Value(total) if total.saturating_mul(100) < expected.saturating_mul(99) => {
+            let mut f = sink.finding("host.mem", "mem", Status::Fail, device);
+            f.action = Action::Repair;
+            f.text = format!("{} of {} GiB", total >> 20, expected >> 20);
+            f.evidence = format!("MemTotal {total} kB, expected {expected} kB");
+            f.mend = "a memory module is missing or disabled: see the BMC's event log".into();
+            sink.push(f);
+        }
+        Reading::Value(total) => sink.done("host.mem", Status::Pass, format!("MemTotal {total} kB")),
+        Reading::Unsupported => sink.unknown("host.mem", "mem", device, "no meminfo"),
+        Reading::Unknown(why) | Reading::Hung(why) => sink.unknown("host.mem", "mem", device, why),
+    }
+}
+
+fn own(c: &Context<'_>, sink: &mut Sink<'_>) {
+    let mut complaints = c.facts.complaints.clone();
+    match &c.facts.kernel {
+        Reading::Value(k) if k.lost > 0 => {
+            complaints.push(format!("{} kernel-log records were lost", k.lost))
+        }
+        Reading::Unknown(why) | Reading::Hung(why) => complaints.push(format!("kernel log: {why}")),
+        _ => {}
+    }
+    for complaint in &complaints {
+        let mut f = sink.finding("node.self", "self", Status::Warn, None);
+        f.action = Action::None;
+        f.fault = crate::verdict::Fault::Setup;
+        f.text = "the health check itself is hindered".into();
+        f.evidence = complaint.clone();
+        f.mend = "free space or repair permissions of paths.state_dir; see docs/interfaces.md".into();
+        sink.push(f);
+    }
+    sink.done("node.self", Status::Pass, "state and kernel log can be used");
+}

@@ -1,0 +1,109 @@
+//! InfiniBand and RoCE ports against the profile.
+
+use std::collections::BTreeMap;
+
+use super::{Context, Sink};
+use crate::config::IbPortProfile;
+use crate::facts::{IbPort, Reading};
+use crate::verdict::{Action, Device, DeviceKind, Status};
+
+/// Logical state ACTIVE.
+const ACTIVE: u32 = 4;
+/// Physical state LinkUp.
+const LINK_UP: u32 = 5;
+
+pub fn run(c: &Context<'_>, sink: &mut Sink<'_>) {
+    let ports = match &c.facts.ib {
+        Reading::Value(ports) => ports,
+        Reading::Unsupported => return,
+        Reading::Unknown(why) | Reading::Hung(why) => {
+            if sink.on("ib.state") && !c.profile.ib_port.is_empty() {
+                sink.unknown("ib.state", "ibstate", None, why);
+            }
+            return;
+        }
+    };
+    let expected = &c.profile.ib_port;
+    for profile in expected {
+        let name = format!("{}/{}", profile.device, profile.port);
+        // `ib0/1` in reasons: the driver's prefix says nothing to the reader of 20 characters.
+        let device = Device::named(DeviceKind::Ib, name.replace("mlx5_", "ib"));
+        match ports.get(&name) {
+            Some(port) => {
+                if state(sink, port, &name, &device) {
+                    rate(sink, port, profile, &name, &device);
+                }
+            }
+            None => missing(sink, ports, &name, device),
+        }
+    }
+    let status = if expected.is_empty() { Status::Unsupported } else { Status::Pass };
+    let detail = format!("{} ports, {} in the profile", ports.len(), expected.len());
+    for check in ["ib.count", "ib.state", "ib.rate"] {
+        if sink.on(check) {
+            sink.done(check, status, detail.clone());
+        }
+    }
+}
+
+fn missing(sink: &mut Sink<'_>, ports: &BTreeMap<String, IbPort>, name: &str, device: Device) {
+    if !sink.on("ib.count") {
+        return;
+    }
+    let mut f = sink.finding("ib.count", "ibcount", Status::Fail, Some(device));
+    f.text = "port missing".into();
+    f.evidence = format!("no port {name} in /sys/class/infiniband ({} ports there)", ports.len());
+    f.mend = "reboot the node; if it stays away, reseat the adapter".into();
+    sink.push(f);
+}
+
+/// True when the port is up.
+fn state(sink: &mut Sink<'_>, port: &IbPort, name: &str, device: &Device) -> bool {
+    let (Some(logical), Some(physical)) = (port.state.value(), port.phys_state.value()) else {
+        if sink.on("ib.state") {
+            let why = super::why_missing(&port.state).or(super::why_missing(&port.phys_state));
+            sink.unknown("ib.state", "ibstate", Some(device.clone()), why.unwrap_or("no state file"));
+        }
+        return false;
+    };
+    if (*logical, *physical) == (ACTIVE, LINK_UP) {
+        return true;
+    }
+    if !sink.on("ib.state") {
+        return false;
+    }
+    let mut f = sink.finding("ib.state", "ibstate", Status::Fail, Some(device.clone()));
+    f.evidence =
+        format!("{name}: state {logical}, phys_state {physical}, expected 4 (ACTIVE) and 5 (LinkUp)");
+    if *physical == LINK_UP {
+        f.action = Action::RestartService;
+        f.text = "port not activated by the subnet manager".into();
+        f.mend = "look at the subnet manager; the physical link is up".into();
+    } else {
+        f.action = Action::Repair;
+        f.text = "port is down".into();
+        f.mend = "check cable, transceiver and switch port".into();
+    }
+    sink.push(f);
+    false
+}
+
+fn rate(sink: &mut Sink<'_>, port: &IbPort, profile: &IbPortProfile, name: &str, device: &Device) {
+    if !sink.on("ib.rate") {
+        return;
+    }
+    match &port.rate_gbps {
+        Reading::Value(rate) if *rate < profile.rate_gbps => {
+            let mut f = sink.finding("ib.rate", "ibrate", Status::Fail, Some(device.clone()));
+            f.action = Action::Repair;
+            f.text = format!("{rate} instead of {} Gb/s", profile.rate_gbps);
+            f.evidence = format!("{name}: rate {rate} Gb/s, expected {}", profile.rate_gbps);
+            f.mend = "check cable and transceiver: lanes or speed were lost".into();
+            sink.push(f);
+        }
+        Reading::Unknown(why) | Reading::Hung(why) => {
+            sink.unknown("ib.rate", "ibrate", Some(device.clone()), why)
+        }
+        _ => {}
+    }
+}

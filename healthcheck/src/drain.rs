@@ -1,0 +1,144 @@
+//! Calls `clustermax-drain`, the only writer to Slurm, as a child under a deadline. No Slurm here.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::{Config, check_trusted};
+use crate::source::child::{self, Ended};
+
+/// What became of a drain; see `docs/interfaces.md`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DrainOutcome {
+    /// Drained with our reason.
+    Written,
+    /// Already drained by us for the same fault.
+    Already,
+    /// Already drained by somebody else: left alone.
+    Foreign,
+    /// In a state that is not ours to change.
+    Protected,
+    /// The brake is engaged.
+    Brake,
+    /// Kept on disk until the controller answers.
+    Spooled,
+    /// The node could not be read.
+    Unreadable,
+    /// Enforcement is `observe`.
+    Observe,
+    /// libslurm is of another release and scontrol is no way out.
+    WrongRelease,
+    /// `clustermax-drain` itself failed.
+    Failed,
+}
+
+impl DrainOutcome {
+    /// The node is out of service, or will be: Slurm may be told to requeue the job.
+    #[must_use]
+    pub fn is_drained(self) -> bool {
+        matches!(
+            self,
+            DrainOutcome::Written | DrainOutcome::Already | DrainOutcome::Foreign | DrainOutcome::Spooled
+        )
+    }
+
+    /// Nothing more is to be done for the events behind it. A brake, an unreadable node or a failure leave them open.
+    #[must_use]
+    pub fn settles(self) -> bool {
+        self.is_drained() || matches!(self, DrainOutcome::Protected | DrainOutcome::Observe)
+    }
+}
+
+/// Answer of one call.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Answer {
+    /// Outcome.
+    pub outcome: DrainOutcome,
+    /// One sentence.
+    #[serde(default)]
+    pub detail: String,
+}
+
+/// Drains this node with `reason` and tells `jobs`.
+#[must_use]
+pub fn drain(config: &Config, reason: &str, jobs: &[String], limit: Duration) -> Answer {
+    let mut args = vec!["drain", "--node", &config.node, "--reason", reason];
+    for job in jobs {
+        args.extend(["--job", job]);
+    }
+    call(config, &args, limit)
+}
+
+/// Tells a job something.
+#[must_use]
+pub fn notify(config: &Config, job: &str, text: &str, limit: Duration) -> Answer {
+    call(config, &["notify", "--job", job, "--text", text], limit)
+}
+
+/// Delivers spooled drains; starts nothing when there are none.
+#[must_use]
+pub fn deliver(config: &Config, limit: Duration) -> Option<Answer> {
+    spool_has_work(&config.paths.state_dir.join("spool")).then(|| call(config, &["deliver"], limit))
+}
+
+fn spool_has_work(dir: &Path) -> bool {
+    std::fs::read_dir(dir)
+        .is_ok_and(|entries| entries.flatten().any(|e| e.path().extension().is_some_and(|x| x == "json")))
+}
+
+fn call(config: &Config, args: &[&str], limit: Duration) -> Answer {
+    let failed = |detail: String| Answer { outcome: DrainOutcome::Failed, detail };
+    if let Err(e) = check_trusted(&config.paths.drain, true) {
+        return failed(e.to_string());
+    }
+    let mut command = Command::new(&config.paths.drain);
+    command.arg("--config").arg(&config.file).args(args).env("SLURMD_NODENAME", &config.node);
+    let mut ended = child::finish(vec![child::start("drain", &mut command, limit, None)]);
+    let Some((_, outcome)) = ended.pop() else { return failed("no child".into()) };
+    let answer = outcome.stdout.lines().rev().find_map(|l| serde_json::from_str::<Answer>(l).ok());
+    match (answer, outcome.ended) {
+        (Some(answer), Ended::Exit(_)) => answer,
+        (_, Ended::Deadline(why) | Ended::NotStarted(why)) => {
+            failed(format!("{}: {why}", config.paths.drain.display()))
+        }
+        (None, Ended::Exit(code)) => failed(format!(
+            "{} gave no answer (exit code {})",
+            config.paths.drain.display(),
+            code.map_or("none".into(), |c| c.to_string())
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_spool_starts_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = Config::default();
+        config.paths.state_dir = dir.path().into();
+        config.paths.drain = "/nonexistent".into();
+        assert_eq!(deliver(&config, Duration::from_secs(1)), None);
+        std::fs::create_dir(dir.path().join("spool")).unwrap();
+        assert_eq!(deliver(&config, Duration::from_secs(1)), None);
+        std::fs::write(dir.path().join("spool/n1.json"), "{}").unwrap();
+        let answer = deliver(&config, Duration::from_secs(1)).unwrap();
+        assert_eq!(answer.outcome, DrainOutcome::Failed);
+    }
+
+    #[test]
+    fn which_outcomes_count_as_drained() {
+        use DrainOutcome::*;
+        let drained = [Written, Already, Foreign, Spooled];
+        for o in
+            [Written, Already, Foreign, Protected, Brake, Spooled, Unreadable, Observe, WrongRelease, Failed]
+        {
+            assert_eq!(o.is_drained(), drained.contains(&o), "{o:?}");
+        }
+        assert!(!Brake.settles() && !Unreadable.settles() && !Failed.settles());
+    }
+}

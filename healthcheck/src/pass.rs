@@ -1,0 +1,461 @@
+//! One pass: sources -> facts -> findings -> verdict -> sinks.
+
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::check;
+use crate::config::{Config, Enforcement, Mode};
+use crate::drain::{self, Answer, DrainOutcome};
+use crate::facts::{Facts, KernelFacts, Reading, SeenEvent};
+use crate::jobs::{self, Job, JobEvent};
+use crate::kmsg::Reader;
+use crate::source;
+use crate::state::{KnownGpu, Locked, State, write_atomic};
+use crate::verdict::{Action, Finding, Status, VERDICT_SCHEMA, Verdict};
+use crate::xid::{Fold, Scanner};
+
+/// Largest verdict file in bytes: a prolog reads it in one go.
+const VERDICT_FILE_MAX: usize = 4096;
+/// Longest evidence in the verdict file, in characters.
+const EVIDENCE_MAX: usize = 160;
+
+/// What a pass found and did.
+#[derive(Debug)]
+pub struct Report {
+    /// The verdict.
+    pub verdict: Verdict,
+    /// What became of the drain, when one was asked for.
+    pub drain: Option<Answer>,
+    /// The facts behind it.
+    pub facts: Facts,
+    /// Jobs on this node, with what happened to them.
+    pub jobs: Vec<Job>,
+}
+
+/// Runs one pass. `deep` looks at everything and writes nothing; the other modes keep the state, publish the
+/// verdict, tell jobs and, in `enforce`, drain.
+///
+/// `own_job` is the job of a prolog or epilog, whose user is to be told first.
+#[must_use]
+pub fn run(config: &Config, mode: Mode, own_job: Option<&str>) -> Report {
+    let begun = Instant::now();
+    let limit = Duration::from_millis(match mode {
+        Mode::Prolog | Mode::Epilog => config.deadlines.prolog,
+        Mode::Periodic | Mode::Deep => config.deadlines.periodic,
+    });
+    let until = begun + limit;
+    let mut facts = source::read(config, mode);
+    let now = unix_time();
+    let mut state = open_state(config, mode, &mut facts, now);
+    // Read under the lock: of two passes at once only one may see a new line.
+    facts.kernel = read_kernel_log(config, &facts.boot_id, state.history(), now, until);
+    if let Reading::Value(kernel) = &facts.kernel {
+        state.history().events = kernel.events.clone();
+    }
+    let mut jobs = jobs::list(&config.paths.run_dir);
+    facts.jobs = jobs.iter().map(Job::here).collect();
+
+    let outcome = check::run(&facts, config, state.history(), mode, now);
+    let history = state.history();
+    history.strikes = outcome.strikes;
+    remember_gpus(history, &facts);
+    settle_harmless(history, &outcome.findings);
+    let mut verdict = Verdict {
+        schema: VERDICT_SCHEMA.into(),
+        node: config.node.clone(),
+        boot_id: facts.boot_id.clone(),
+        config_hash: config.hash.clone(),
+        mode: mode.word().into(),
+        enforcement: config.enforcement.word().into(),
+        time: timestamp(),
+        seconds: 0.0,
+        status: outcome.findings.iter().map(|f| f.status).max_by_key(|s| s.rank()).unwrap_or(Status::Pass),
+        action: outcome
+            .findings
+            .iter()
+            .filter(|f| f.status == Status::Fail)
+            .map(|f| f.action)
+            .max()
+            .unwrap_or_default(),
+        drain: outcome.findings.iter().any(Finding::drains),
+        reason: Verdict::worst(&outcome.findings).map(Finding::reason),
+        findings: outcome.findings,
+        checks: outcome.checks,
+        left_out: 0,
+    };
+    if mode == Mode::Deep {
+        verdict.seconds = begun.elapsed().as_secs_f64();
+        return Report { verdict, drain: None, facts, jobs };
+    }
+
+    state.save(&mut verdict);
+    drop(state);
+    let news = tell_job_files(config, &mut jobs, &verdict);
+    verdict.seconds = begun.elapsed().as_secs_f64();
+    // Published before Slurm is asked: a dead controller must not keep the news from the plugin.
+    publish(config, &mut verdict);
+    let drain = answer(config, &verdict, &jobs, own_job, until);
+    notify(config, &news, until);
+    if mode == Mode::Periodic {
+        deliver(config, until);
+    }
+    Report { verdict, drain, facts, jobs }
+}
+
+/// Seconds since the epoch.
+#[must_use]
+pub fn unix_time() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64())
+}
+
+/// Now, UTC, RFC 3339 with milliseconds.
+#[must_use]
+pub fn timestamp() -> String {
+    format!("{:.3}", jiff::Timestamp::now())
+}
+
+fn left(until: Instant, most: Duration) -> Duration {
+    until.saturating_duration_since(Instant::now()).min(most)
+}
+
+/// The state, locked; or, when it cannot be had, an empty one that is not kept.
+enum History {
+    Kept(Box<Locked>),
+    Lent(State),
+}
+
+impl History {
+    fn history(&mut self) -> &mut State {
+        match self {
+            History::Kept(locked) => &mut locked.state,
+            History::Lent(state) => state,
+        }
+    }
+
+    fn save(&self, verdict: &mut Verdict) {
+        if let History::Kept(locked) = self
+            && let Err(why) = locked.save()
+        {
+            complain(verdict, &why);
+        }
+    }
+}
+
+/// Adds a complaint about our own state that came up after the checks.
+fn complain(verdict: &mut Verdict, why: &str) {
+    tracing::warn!("{why}");
+    if let Some(own) = verdict.checks.iter_mut().find(|c| c.check == "node.self") {
+        own.status = Status::Warn;
+        own.detail = why.to_string();
+    }
+    if verdict.status.rank() < Status::Warn.rank() {
+        verdict.status = Status::Warn;
+    }
+}
+
+fn open_state(config: &Config, mode: Mode, facts: &mut Facts, now: f64) -> History {
+    match Locked::open(&config.paths.state_dir, &facts.boot_id, now) {
+        Ok(locked) => {
+            facts.complaints.extend(locked.complaint.clone());
+            History::Kept(Box::new(locked))
+        }
+        // A user looking by hand cannot read root's state: not worth a complaint.
+        Err(_) if mode == Mode::Deep => History::Lent(State::default()),
+        Err(why) => {
+            facts.complaints.push(why);
+            History::Lent(State::default())
+        }
+    }
+}
+
+/// Reads what is new in the kernel log and adds it to the events that are still open.
+fn read_kernel_log(
+    config: &Config,
+    boot_id: &str,
+    history: &mut State,
+    now: f64,
+    until: Instant,
+) -> Reading<KernelFacts> {
+    let mut fold = Fold::default();
+    let mut lost = 0;
+    let limit = Instant::now() + left(until, config.deadlines.source());
+    for path in std::iter::once(&config.paths.kmsg).chain(&config.paths.kmsg_files) {
+        match read_log(path, boot_id, history, limit, &mut fold) {
+            Ok(gap) => lost += gap,
+            // A followed file that nobody has written yet is an empty one; the kernel's own log must be there.
+            Err(_) if *path != config.paths.kmsg && !path.exists() => {}
+            Err(e) => return Reading::Unknown(e.to_string()),
+        }
+    }
+    let new = fold
+        .finish()
+        .into_iter()
+        .map(|f| SeenEvent {
+            key: format!("{boot_id}/{}", f.event.seq),
+            event: f.event,
+            count: f.count,
+            seen: now,
+            handled: false,
+        })
+        .collect();
+    history.add_events(new);
+    Reading::Value(KernelFacts { events: history.events.clone(), lost })
+}
+
+fn read_log(
+    path: &Path,
+    boot_id: &str,
+    history: &mut State,
+    limit: Instant,
+    fold: &mut Fold,
+) -> Result<u64, crate::kmsg::Error> {
+    let key = path.display().to_string();
+    let mut scanner = Scanner::default();
+    let mut reader = Reader::open(path, boot_id)?;
+    let batch = reader.read_from(history.cursors.get(&key), limit, |record| {
+        scanner.push(&record, |event| fold.add(event));
+    })?;
+    history.cursors.insert(key, batch.cursor);
+    Ok(batch.lost)
+}
+
+/// GPUs seen now are this node's, also after they vanish.
+fn remember_gpus(history: &mut State, facts: &Facts) {
+    for gpu in facts.nvml.value().map_or(&[][..], |n| &n.gpus) {
+        if let (Some(pci), Some(minor), Some(uuid)) = (gpu.pci.value(), gpu.minor.value(), gpu.uuid.value()) {
+            history.inventory.insert(pci.clone(), KnownGpu { minor: *minor, uuid: uuid.clone() });
+        }
+    }
+}
+
+/// Events that ask for no drain are done once they were reported.
+fn settle_harmless(history: &mut State, findings: &[Finding]) {
+    let open: Vec<&String> =
+        findings.iter().filter(|f| f.status == Status::Fail).filter_map(|f| f.event.as_ref()).collect();
+    for event in history.events.iter_mut().filter(|e| !open.contains(&&e.key)) {
+        event.handled = true;
+    }
+}
+
+/// Adds findings to the files of the jobs they concern; returns what is new, by job.
+fn tell_job_files(config: &Config, jobs: &mut [Job], verdict: &Verdict) -> Vec<(String, String)> {
+    let mut news = Vec::new();
+    for job in jobs.iter_mut() {
+        let gpus: Vec<u32> = job.gpus.iter().map(|g| g.index).collect();
+        for f in verdict.findings.iter().filter(|f| worth_telling(f, &gpus)) {
+            let device = f.device.as_ref().map_or(String::new(), |d| d.name.clone());
+            let event = JobEvent {
+                time: verdict.time.clone(),
+                check: f.check.clone(),
+                token: f.token.clone(),
+                device: device.clone(),
+                fault: f.fault,
+                action: f.action,
+                drain: f.drains(),
+                text: f.text.clone(),
+            };
+            if job.add(event) {
+                let of = if device.is_empty() { String::new() } else { format!(", {device}") };
+                let whose = match f.fault {
+                    crate::verdict::Fault::Program => "usually an error in the program, not the hardware",
+                    crate::verdict::Fault::Hardware => "the hardware, not the program",
+                    crate::verdict::Fault::Setup => "the node's set-up, not the program",
+                };
+                news.push((
+                    job.job.clone(),
+                    format!("clustermax: node {}{of}: {}: {} ({whose})", verdict.node, f.token, f.text),
+                ));
+            }
+        }
+        job.as_of.clone_from(&verdict.time);
+        if let Err(why) = jobs::save(&config.paths.run_dir, job) {
+            tracing::warn!("{why}");
+        }
+    }
+    news
+}
+
+/// A job hears of faults of its GPUs, and of anything that takes the node away.
+fn worth_telling(finding: &Finding, gpus: &[u32]) -> bool {
+    let own = finding.device.as_ref().and_then(|d| d.index).is_some_and(|i| gpus.contains(&i));
+    (own && finding.action >= Action::TellUser) || Verdict::concerns(finding, gpus)
+}
+
+/// Writes the verdict file.
+fn publish(config: &Config, verdict: &mut Verdict) {
+    let path = config.paths.run_dir.join("verdict.json");
+    let text = compact(verdict);
+    let written = jobs::make_public_dir(&config.paths.run_dir).and_then(|()| {
+        write_atomic(&path, text.as_bytes(), 0o644, None)
+            .map_err(|e| format!("{} cannot be written: {e}", path.display()))
+    });
+    if let Err(why) = written {
+        complain(verdict, &why);
+    }
+}
+
+/// The verdict without its list of checks, evidence cut, and as many findings as fit into 4 KiB.
+fn compact(verdict: &Verdict) -> String {
+    let mut small = verdict.clone();
+    small.checks.clear();
+    for f in &mut small.findings {
+        f.evidence = f.evidence.chars().take(EVIDENCE_MAX).collect();
+        f.mend.clear();
+    }
+    loop {
+        let text = serde_json::to_string(&small).unwrap_or_default();
+        if text.len() <= VERDICT_FILE_MAX || small.findings.is_empty() {
+            return text;
+        }
+        // The least urgent goes: a warning before a failure, the last before the first.
+        let last = small.findings.iter().rposition(|f| !f.drains()).unwrap_or(small.findings.len() - 1);
+        small.findings.remove(last);
+        small.left_out += 1;
+    }
+}
+
+/// Asks for the drain and settles the events behind it.
+fn answer(
+    config: &Config,
+    verdict: &Verdict,
+    jobs: &[Job],
+    own_job: Option<&str>,
+    until: Instant,
+) -> Option<Answer> {
+    let reason = verdict.reason.as_ref()?;
+    let answer = match config.enforcement {
+        Enforcement::Observe => {
+            Answer { outcome: DrainOutcome::Observe, detail: "observe: not drained".into() }
+        }
+        Enforcement::Enforce => {
+            let mut told: Vec<String> = own_job.map(str::to_string).into_iter().collect();
+            for job in jobs {
+                let gpus: Vec<u32> = job.gpus.iter().map(|g| g.index).collect();
+                if verdict.findings.iter().any(|f| Verdict::concerns(f, &gpus)) && !told.contains(&job.job) {
+                    told.push(job.job.clone());
+                }
+            }
+            drain::drain(config, reason, &told, left(until, config.deadlines.drain()))
+        }
+    };
+    tracing::warn!("{}: {reason}: {:?} {}", verdict.node, answer.outcome, answer.detail);
+    if answer.outcome.settles() {
+        let keys: Vec<String> =
+            verdict.findings.iter().filter(|f| f.drains()).filter_map(|f| f.event.clone()).collect();
+        if !keys.is_empty() {
+            match Locked::open(&config.paths.state_dir, &verdict.boot_id, unix_time()) {
+                Ok(mut locked) => {
+                    locked.state.handled(&keys);
+                    if let Err(why) = locked.save() {
+                        tracing::warn!("{why}");
+                    }
+                }
+                Err(why) => tracing::warn!("{why}"),
+            }
+        }
+    }
+    Some(answer)
+}
+
+/// Tells jobs what is new for them and no drain has told them yet.
+fn notify(config: &Config, news: &[(String, String)], until: Instant) {
+    if config.enforcement == Enforcement::Observe {
+        return;
+    }
+    for (job, text) in news {
+        let limit = left(until, config.deadlines.drain());
+        if limit.is_zero() {
+            tracing::warn!("no time left to tell job {job}: {text}");
+            return;
+        }
+        let answer = drain::notify(config, job, text, limit);
+        if answer.outcome == DrainOutcome::Failed {
+            tracing::warn!("job {job} could not be told: {}", answer.detail);
+        }
+    }
+}
+
+fn deliver(config: &Config, until: Instant) {
+    let limit = left(until, config.deadlines.drain());
+    if config.enforcement == Enforcement::Enforce
+        && let Some(answer) = drain::deliver(config, limit)
+    {
+        tracing::info!("spool: {:?} {}", answer.outcome, answer.detail);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verdict::{Device, Fault, Scope};
+
+    fn finding(n: u32, drain: bool) -> Finding {
+        Finding {
+            check: "gpu.xid".into(),
+            token: "xid79".into(),
+            status: if drain { Status::Fail } else { Status::Warn },
+            device: Some(Device::gpu(n, "0000:5d:00.0")),
+            scope: Scope::Device,
+            action: Action::Reboot,
+            drain,
+            fault: Fault::Hardware,
+            evidence: "x".repeat(500),
+            text: "fell off the bus".into(),
+            mend: "reboot".into(),
+            synthetic: false,
+            observe: false,
+            event: None,
+        }
+    }
+
+    fn verdict(findings: Vec<Finding>) -> Verdict {
+        Verdict {
+            schema: VERDICT_SCHEMA.into(),
+            node: "n1".into(),
+            boot_id: "b".into(),
+            config_hash: "00000000".into(),
+            mode: "periodic".into(),
+            enforcement: "enforce".into(),
+            time: timestamp(),
+            seconds: 0.1,
+            status: Status::Fail,
+            action: Action::Reboot,
+            drain: true,
+            reason: None,
+            findings,
+            checks: Vec::new(),
+            left_out: 0,
+        }
+    }
+
+    #[test]
+    fn the_verdict_file_stays_small_and_keeps_what_drains() {
+        let mut all: Vec<Finding> = (0..30).map(|n| finding(n, false)).collect();
+        all.push(finding(99, true));
+        let text = compact(&verdict(all));
+        assert!(text.len() <= VERDICT_FILE_MAX, "{}", text.len());
+        let back: Verdict = serde_json::from_str(&text).unwrap();
+        assert!(back.findings.iter().any(|f| f.device.as_ref().unwrap().index == Some(99)));
+        assert_eq!(usize::try_from(back.left_out).unwrap() + back.findings.len(), 31);
+    }
+
+    #[test]
+    fn reasons_are_short_ascii_and_name_the_device_first() {
+        let mut f = finding(3, true);
+        let reason = f.reason();
+        assert!(reason.starts_with("cmx:xid79 g3 fell off the bus; act=reboot id="), "{reason}");
+        f.text = "\u{1F600}\n\"quoted\" ".repeat(100);
+        let reason = f.reason();
+        assert!(reason.len() <= crate::verdict::REASON_MAX && reason.is_ascii() && !reason.contains('\n'));
+        assert!(reason.ends_with(&format!("; act=reboot id={}", f.id())), "{reason}");
+    }
+
+    #[test]
+    fn only_jobs_on_the_device_are_concerned() {
+        let f = finding(3, true);
+        assert!(Verdict::concerns(&f, &[3]) && !Verdict::concerns(&f, &[1, 2]));
+        let node = Finding { device: None, scope: Scope::Node, ..f.clone() };
+        assert!(Verdict::concerns(&node, &[]));
+        assert!(!Verdict::concerns(&Finding { observe: true, ..f }, &[3]));
+    }
+}

@@ -1,0 +1,293 @@
+//! Children under a deadline.
+//!
+//! A source that can hang runs in a process of its own. When it misses its deadline it gets SIGTERM, a
+//! short grace, then SIGKILL; a child stuck in the kernel is left behind, never waited for, and remembered
+//! so that no second one is started beside it: one outstanding child per source.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::AsRawFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::sys;
+
+/// Search path of every child. Slurm gives its programs none, and a user's must not count.
+pub const CHILD_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// Time between SIGTERM and SIGKILL: ending an NVML client hard can freeze the GPU.
+const GRACE: Duration = Duration::from_millis(200);
+/// Time a child gets to be reaped after SIGKILL.
+const REAP: Duration = Duration::from_millis(100);
+/// Most output kept of one child.
+const OUTPUT_LIMIT: usize = 4 << 20;
+
+/// How a child ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Ended {
+    /// Exit code, or `None` when a signal ended it.
+    Exit(Option<i32>),
+    /// It missed its deadline.
+    Deadline(String),
+    /// It could not be started.
+    NotStarted(String),
+}
+
+/// What a child printed and how it ended.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// Standard output up to the deadline, complete lines or not.
+    pub stdout: String,
+    /// How it ended.
+    pub ended: Ended,
+}
+
+/// A running child of one source.
+pub struct Probe {
+    name: String,
+    started: Result<Running, Ended>,
+}
+
+struct Running {
+    child: Child,
+    deadline: Instant,
+    output: Vec<u8>,
+    eof: bool,
+    marker: Option<PathBuf>,
+}
+
+/// Starts `command` for the source `name`, with a clean environment, nothing on standard input and
+/// standard error closed (slurmd waits until the last holder of its pipe is gone).
+///
+/// `outstanding` is a folder for the mark of a child that had to be left behind; `None` keeps none.
+pub fn start(name: &str, command: &mut Command, limit: Duration, outstanding: Option<&Path>) -> Probe {
+    let marker = outstanding.map(|dir| dir.join(format!("{name}.pid")));
+    if let Some(pid) = marker.as_deref().and_then(still_stuck) {
+        let why = format!("an earlier probe (pid {pid}) is still stuck; no second one is started");
+        return Probe { name: name.into(), started: Err(Ended::Deadline(why)) };
+    }
+    command
+        .env_clear()
+        .env("PATH", CHILD_PATH)
+        .env("LC_ALL", "C")
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .process_group(0);
+    let started = command
+        .spawn()
+        .map(|mut child| {
+            if let Some(out) = child.stdout.as_mut() {
+                // Without it a read could outlast the deadline; poll still works if this fails.
+                let _ = sys::set_nonblocking(out);
+            }
+            Running { child, deadline: Instant::now() + limit, output: Vec::new(), eof: false, marker }
+        })
+        .map_err(|e| {
+            Ended::NotStarted(format!("{} cannot be started: {e}", command.get_program().to_string_lossy()))
+        });
+    Probe { name: name.into(), started }
+}
+
+/// Waits for all probes together, each until its own deadline; results come in the order given.
+pub fn finish(probes: Vec<Probe>) -> Vec<(String, Outcome)> {
+    let mut probes = probes;
+    loop {
+        let now = Instant::now();
+        let mut fds = Vec::new();
+        let mut wait = Duration::from_secs(60);
+        for running in probes.iter_mut().filter_map(|p| p.started.as_mut().ok()) {
+            running.read();
+            if !running.eof && now < running.deadline {
+                wait = wait.min(running.deadline - now);
+                fds.extend(running.child.stdout.as_ref().map(AsRawFd::as_raw_fd));
+            }
+        }
+        if fds.is_empty() {
+            break;
+        }
+        sys::poll_readable(&fds, wait);
+    }
+    probes.into_iter().map(|p| (p.name, p.started.map_or_else(Outcome::failed, Running::end))).collect()
+}
+
+impl Outcome {
+    fn failed(ended: Ended) -> Self {
+        Outcome { stdout: String::new(), ended }
+    }
+}
+
+impl Running {
+    fn read(&mut self) {
+        let Some(out) = self.child.stdout.as_mut() else {
+            self.eof = true;
+            return;
+        };
+        let mut buffer = [0u8; 16384];
+        loop {
+            match out.read(&mut buffer) {
+                Ok(0) => {
+                    self.eof = true;
+                    return;
+                }
+                Ok(n) => {
+                    let room = OUTPUT_LIMIT.saturating_sub(self.output.len());
+                    self.output.extend_from_slice(&buffer[..n.min(room)]);
+                }
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return,
+                Err(_) => {
+                    self.eof = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn end(mut self) -> Outcome {
+        let ended = if self.eof && self.exited_by(self.deadline) {
+            self.child.wait().map_or(Ended::Exit(None), |s| Ended::Exit(s.code()))
+        } else {
+            self.stop()
+        };
+        Outcome { stdout: String::from_utf8_lossy(&self.output).into_owned(), ended }
+    }
+
+    fn exited_by(&mut self, deadline: Instant) -> bool {
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(_)) => return true,
+                Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(1)),
+                _ => return false,
+            }
+        }
+    }
+
+    fn stop(&mut self) -> Ended {
+        let pid = i32::try_from(self.child.id()).unwrap_or(0);
+        sys::kill(pid, libc::SIGTERM);
+        if !self.exited_by(Instant::now() + GRACE) {
+            sys::kill(pid, libc::SIGKILL);
+            if !self.exited_by(Instant::now() + REAP) {
+                if let Some(marker) = &self.marker {
+                    let text = format!("{pid} {}", start_time(pid).unwrap_or(0));
+                    // If the mark cannot be kept the next pass starts one more child; nothing worse.
+                    let _ = std::fs::write(marker, text);
+                }
+                return Ended::Deadline(format!("no answer in time; pid {pid} is stuck in the kernel"));
+            }
+        }
+        match self.child.try_wait() {
+            // It finished in the very moment of the deadline.
+            Ok(Some(s)) if s.signal().is_none() && self.eof => Ended::Exit(s.code()),
+            _ => Ended::Deadline("no answer in time".into()),
+        }
+    }
+}
+
+/// The pid in a mark, when that very process (by start time) still exists. A stale mark is removed.
+fn still_stuck(marker: &Path) -> Option<i32> {
+    let text = std::fs::read_to_string(marker).ok()?;
+    let alive = text.split_once(' ').and_then(|(pid, started)| {
+        let pid: i32 = pid.parse().ok()?;
+        let started: u64 = started.trim().parse().ok()?;
+        (start_time(pid) == Some(started)).then_some(pid)
+    });
+    if alive.is_none() {
+        // Half-written or of a process that is gone: either way it says nothing any more.
+        let _ = std::fs::remove_file(marker);
+    }
+    alive
+}
+
+/// Start time of a process in clock ticks since boot, from `/proc/PID/stat`; `None` for a zombie or none.
+/// Always the real /proc: our own children are never simulated.
+fn start_time(pid: i32) -> Option<u64> {
+    let mut text = String::new();
+    File::open(format!("/proc/{pid}/stat")).ok()?.read_to_string(&mut text).ok()?;
+    // The command name may hold spaces and brackets; fields count from the last bracket.
+    let rest = text.rsplit_once(')')?.1;
+    let fields: Vec<&str> = rest.split_whitespace().collect();
+    if fields.first() == Some(&"Z") {
+        return None;
+    }
+    fields.get(19)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sh(script: &str) -> Command {
+        let mut c = Command::new("/bin/sh");
+        c.args(["-c", script]);
+        c
+    }
+
+    #[test]
+    fn output_and_exit_code_come_back() {
+        let out = finish(vec![
+            start("a", &mut sh("echo one; exit 3"), Duration::from_secs(20), None),
+            start("b", &mut sh("echo two"), Duration::from_secs(20), None),
+        ]);
+        assert_eq!(out[0].1.stdout, "one\n");
+        assert_eq!(out[0].1.ended, Ended::Exit(Some(3)));
+        assert_eq!(out[1].1.ended, Ended::Exit(Some(0)));
+    }
+
+    #[test]
+    fn a_late_child_ends_alone_and_keeps_what_it_said() {
+        let out = finish(vec![
+            start(
+                "late",
+                &mut sh("trap '' TERM; echo partial; while :; do sleep 60; done"),
+                Duration::from_millis(300),
+                None,
+            ),
+            start("fine", &mut sh("echo ok"), Duration::from_secs(20), None),
+        ]);
+        assert_eq!(out[0].1.stdout, "partial\n");
+        assert!(matches!(out[0].1.ended, Ended::Deadline(_)));
+        assert_eq!(out[1].1.ended, Ended::Exit(Some(0)));
+    }
+
+    #[test]
+    fn a_child_that_closes_its_output_but_stays_is_late_too() {
+        let out = finish(vec![start("x", &mut sh("exec >&-; sleep 60"), Duration::from_millis(200), None)]);
+        assert!(matches!(out[0].1.ended, Ended::Deadline(_)));
+    }
+
+    #[test]
+    fn a_missing_program_is_named() {
+        let out =
+            finish(vec![start("x", &mut Command::new("/nonexistent/prog"), Duration::from_secs(1), None)]);
+        let Ended::NotStarted(why) = &out[0].1.ended else { panic!("{:?}", out[0].1.ended) };
+        assert!(why.contains("/nonexistent/prog"));
+    }
+
+    #[test]
+    fn one_outstanding_child_per_source() {
+        let dir = tempfile::tempdir().unwrap();
+        let me = i32::try_from(std::process::id()).unwrap();
+        std::fs::write(dir.path().join("nvml.pid"), format!("{me} {}", start_time(me).unwrap())).unwrap();
+        let out = finish(vec![start("nvml", &mut sh("echo no"), Duration::from_secs(5), Some(dir.path()))]);
+        assert!(matches!(&out[0].1.ended, Ended::Deadline(w) if w.contains("still stuck")));
+        // Another start time: the pid was reused, the mark is stale.
+        std::fs::write(dir.path().join("nvml.pid"), format!("{me} 1")).unwrap();
+        let out = finish(vec![start("nvml", &mut sh("echo yes"), Duration::from_secs(20), Some(dir.path()))]);
+        assert_eq!(out[0].1.stdout, "yes\n");
+    }
+
+    #[test]
+    fn the_environment_is_fixed() {
+        let out = finish(vec![start(
+            "e",
+            &mut sh("env | cut -d= -f1 | sort | tr '\\n' ' '"),
+            Duration::from_secs(20),
+            None,
+        )]);
+        assert_eq!(out[0].1.stdout.replace("PWD ", "").replace("_ ", ""), "LC_ALL PATH ");
+    }
+}

@@ -1,0 +1,205 @@
+//! Sources: where facts come from. Everything impure of a pass is here, each part under its own deadline.
+//!
+//! What can hang (NVML, InfiniBand sysfs, PCI config space, network mounts, site commands) runs in child
+//! processes: this program started again with [`CHILD_ARG`]. The rest is read in this process.
+
+pub mod child;
+mod command;
+mod infiniband;
+mod mounts;
+mod nvml;
+mod pci;
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use crate::config::{Config, Mode};
+use crate::facts::{Facts, Reading};
+use child::{Ended, Outcome, Probe};
+
+/// First argument of a program started as the child of a source; the second is the source's name, the third its root.
+pub const CHILD_ARG: &str = "__source";
+
+/// To be called first in `main` of every program that runs a pass: when this process is the child of a
+/// source it does that source's work and returns its exit code.
+#[must_use]
+pub fn child_main() -> Option<ExitCode> {
+    let mut args = std::env::args_os().skip(1);
+    if args.next()? != CHILD_ARG {
+        return None;
+    }
+    let name = args.next().unwrap_or_default();
+    let root = args.next().unwrap_or_default();
+    let root = Path::new(&root);
+    match name.to_str() {
+        Some("nvml") => nvml::child(root),
+        Some("infiniband") => infiniband::child(root),
+        Some("pci") => pci::child(root),
+        Some("mount") => return Some(mounts::child(root)),
+        _ => return Some(ExitCode::from(2)),
+    }
+    Some(ExitCode::SUCCESS)
+}
+
+/// Reads every source that the mode and the profile ask for, except the kernel log, which needs the state.
+#[must_use]
+pub fn read(config: &Config, mode: Mode) -> Facts {
+    let limit = config.deadlines.source();
+    let outstanding = config.paths.state_dir.join("outstanding");
+    // The folder can be missing (first run, full disk): then no mark is kept, and nothing else changes.
+    let outstanding = std::fs::create_dir_all(&outstanding).is_ok().then_some(outstanding);
+    let own = |name: &str, root: &Path, label: &str| -> Probe {
+        match std::env::current_exe() {
+            Ok(exe) => child::start(
+                label,
+                Command::new(exe).arg(CHILD_ARG).arg(name).arg(root),
+                limit,
+                outstanding.as_deref(),
+            ),
+            Err(e) => child::start(label, &mut Command::new(format!("(own program: {e})")), limit, None),
+        }
+    };
+    let mut probes = vec![
+        own("nvml", &config.paths.nvml, "nvml"),
+        own("pci", &config.paths.sysfs, "pci"),
+        own("infiniband", &config.paths.sysfs, "infiniband"),
+    ];
+    let fixed = probes.len();
+    let network: Vec<_> = config.profile.mount.iter().filter(|m| m.network).collect();
+    for mount in &network {
+        probes.push(own("mount", &mount.path, &mounts::label(&mount.path)));
+    }
+    let commands: Vec<_> = config.command.iter().filter(|c| c.modes.contains(&mode)).collect();
+    for c in &commands {
+        let limit = Duration::from_millis(c.timeout);
+        let label = format!("site-{}", c.name);
+        probes.push(child::start(&label, Command::new(&c.path).args(&c.args), limit, outstanding.as_deref()));
+    }
+
+    // These are cheap and cannot hang: read them while the children work.
+    let mut facts = Facts {
+        boot_id: boot_id(&config.paths.procfs),
+        uptime: uptime(&config.paths.procfs),
+        gpu_nodes: pci::device_nodes(&config.paths.dev),
+        mounts: mounts::table(&config.paths.procfs),
+        memory_total_kib: memory_total_kib(&config.paths.procfs),
+        ..Facts::default()
+    };
+    for s in &config.profile.space {
+        facts.space.insert(s.path.display().to_string(), mounts::space(&s.path));
+    }
+
+    let outcomes: Vec<Outcome> = child::finish(probes).into_iter().map(|(_, outcome)| outcome).collect();
+    let (fixed, rest) = outcomes.split_at(fixed);
+    if let [nvml, pci, ib] = fixed {
+        facts.nvml = nvml::parse(nvml);
+        facts.pci = from_json(pci);
+        facts.ib = from_json(ib);
+    }
+    let (probed, ran) = rest.split_at(network.len());
+    for (mount, outcome) in network.iter().zip(probed) {
+        facts.mount_probes.insert(mount.path.display().to_string(), mounts::answer(outcome));
+    }
+    for (c, outcome) in commands.iter().zip(ran) {
+        facts.commands.insert(c.name.clone(), command::result(outcome));
+    }
+    facts
+}
+
+/// Reads a source's JSON; a child that failed in any way makes the reading unknown, with the reason.
+fn from_json<T: serde::de::DeserializeOwned>(outcome: &Outcome) -> Reading<T> {
+    match &outcome.ended {
+        Ended::Exit(Some(0)) => match serde_json::from_str(&outcome.stdout) {
+            Ok(reading) => reading,
+            Err(e) => Reading::Unknown(format!("its answer is not understood: {e}")),
+        },
+        other => failed(other),
+    }
+}
+
+fn failed<T>(ended: &Ended) -> Reading<T> {
+    match ended {
+        Ended::Deadline(why) => Reading::Hung(why.clone()),
+        Ended::NotStarted(why) => Reading::Unknown(why.clone()),
+        Ended::Exit(Some(code)) => Reading::Unknown(format!("its child ended with exit code {code}")),
+        Ended::Exit(None) => Reading::Unknown("its child was ended by a signal".into()),
+    }
+}
+
+/// Prints a child's answer. Nobody listens any more when this fails.
+fn answer(value: &impl serde::Serialize) {
+    use std::io::Write;
+    if let Ok(text) = serde_json::to_string(value) {
+        let _ = writeln!(std::io::stdout().lock(), "{text}");
+    }
+}
+
+/// Reads a small file, trimmed; `None` when it is not there or not readable.
+fn read_trimmed(path: &Path) -> Option<String> {
+    std::fs::read_to_string(path).ok().map(|t| t.trim().to_string())
+}
+
+/// Reads a number that may be followed by text (`4: ACTIVE`, `400 Gb/sec (4X NDR)`).
+fn read_number<T: std::str::FromStr>(path: &Path) -> Reading<T> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => match text.trim().split([':', ' ']).next().and_then(|w| w.parse().ok()) {
+            Some(n) => Reading::Value(n),
+            None => Reading::Unknown(format!("{} holds \"{}\", not a number", path.display(), text.trim())),
+        },
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Reading::Unsupported,
+        Err(e) => Reading::Unknown(format!("{} cannot be read: {e}", path.display())),
+    }
+}
+
+/// Kernel boot id; empty when it cannot be read.
+#[must_use]
+pub fn boot_id(procfs: &Path) -> String {
+    read_trimmed(&procfs.join("sys/kernel/random/boot_id")).unwrap_or_default()
+}
+
+fn uptime(procfs: &Path) -> f64 {
+    read_trimmed(&procfs.join("uptime"))
+        .and_then(|t| t.split_whitespace().next().and_then(|w| w.parse().ok()))
+        .unwrap_or(0.0)
+}
+
+fn memory_total_kib(procfs: &Path) -> Reading<u64> {
+    let path = procfs.join("meminfo");
+    match std::fs::read_to_string(&path) {
+        Ok(text) => text
+            .lines()
+            .find_map(|l| l.strip_prefix("MemTotal:"))
+            .and_then(|r| r.split_whitespace().next()?.parse().ok())
+            .map_or_else(|| Reading::Unknown(format!("{} has no MemTotal", path.display())), Reading::Value),
+        Err(e) => Reading::Unknown(format!("{} cannot be read: {e}", path.display())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_with_text_behind_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let f = dir.path().join("f");
+        for (text, want) in [("4: ACTIVE\n", Reading::Value(4u32)), ("16\n", Reading::Value(16))] {
+            std::fs::write(&f, text).unwrap();
+            assert_eq!(read_number::<u32>(&f), want);
+        }
+        std::fs::write(&f, "400 Gb/sec (4X NDR)\n").unwrap();
+        assert_eq!(read_number::<f64>(&f), Reading::Value(400.0));
+        std::fs::write(&f, "N/A (no PMA)").unwrap();
+        assert!(matches!(read_number::<u32>(&f), Reading::Unknown(_)));
+        assert_eq!(read_number::<u32>(&dir.path().join("none")), Reading::Unsupported);
+    }
+
+    #[test]
+    fn meminfo() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("meminfo"), "MemTotal:       2113384448 kB\nMemFree: 1 kB\n").unwrap();
+        assert_eq!(memory_total_kib(dir.path()), Reading::Value(2_113_384_448));
+        assert!(matches!(memory_total_kib(&dir.path().join("x")), Reading::Unknown(_)));
+    }
+}

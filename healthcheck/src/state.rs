@@ -1,0 +1,254 @@
+//! What a node remembers between passes: one small JSON file under a lock.
+//!
+//! The state says how far the kernel log was read, which events still wait for a drain, how often a
+//! suspicion was seen in a row, and which GPUs this node had. It is written atomically; a half-written or
+//! foreign file is set aside, never trusted and never a reason to stop.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::facts::SeenEvent;
+use crate::kmsg::Cursor;
+use crate::sys;
+
+/// Longest wait for another pass that holds the state.
+const LOCK_WAIT: Duration = Duration::from_secs(2);
+/// Most kernel events kept; the oldest handled ones go first.
+const MAX_EVENTS: usize = 256;
+/// Handled events are shown for a day.
+const SHOW_HANDLED: f64 = 86_400.0;
+
+/// The remembered state.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct State {
+    /// Boot the events and strikes belong to.
+    pub boot_id: String,
+    /// How far each kernel-log file was read, by path.
+    #[serde(default)]
+    pub cursors: BTreeMap<String, Cursor>,
+    /// Kernel events.
+    #[serde(default)]
+    pub events: Vec<SeenEvent>,
+    /// Suspicions seen in a row, by `CHECK TOKEN DEVICE`.
+    #[serde(default)]
+    pub strikes: BTreeMap<String, Strike>,
+    /// GPUs as last seen, by PCI address: a vanished GPU still counts as this node's.
+    #[serde(default)]
+    pub inventory: BTreeMap<String, KnownGpu>,
+}
+
+/// A suspicion seen in a row.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Strike {
+    /// How often.
+    pub count: u32,
+    /// Seconds since the epoch of the last time.
+    pub last: f64,
+}
+
+/// A GPU this node had when it was last seen.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct KnownGpu {
+    /// `/dev/nvidiaN`.
+    pub minor: u32,
+    /// UUID.
+    pub uuid: String,
+}
+
+/// The state file, locked for as long as this lives.
+pub struct Locked {
+    path: PathBuf,
+    _lock: File,
+    /// The state.
+    pub state: State,
+    /// What was wrong with the file, if anything.
+    pub complaint: Option<String>,
+}
+
+impl Locked {
+    /// Locks and reads `DIR/state.json`.
+    ///
+    /// # Errors
+    /// One sentence: the folder cannot be made or locked, or another pass holds it for too long.
+    pub fn open(dir: &Path, boot_id: &str, now: f64) -> Result<Locked, String> {
+        make_private_dir(dir).map_err(|e| format!("{} cannot be made: {e}", dir.display()))?;
+        let lock_path = dir.join("state.lock");
+        let lock = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&lock_path)
+            .map_err(|e| format!("{} cannot be opened: {e}", lock_path.display()))?;
+        let until = Instant::now() + LOCK_WAIT;
+        loop {
+            match sys::try_lock(&lock) {
+                Ok(true) => break,
+                Ok(false) if Instant::now() < until => std::thread::sleep(Duration::from_millis(5)),
+                Ok(false) => return Err(format!("{} is held by another pass", lock_path.display())),
+                Err(e) => return Err(format!("{} cannot be locked: {e}", lock_path.display())),
+            }
+        }
+        let path = dir.join("state.json");
+        let (mut state, complaint) = read(&path);
+        state.new_boot(boot_id);
+        state.forget_old(now);
+        Ok(Locked { path, _lock: lock, state, complaint })
+    }
+
+    /// Writes the state back.
+    ///
+    /// # Errors
+    /// One sentence naming the file.
+    pub fn save(&self) -> Result<(), String> {
+        let text = serde_json::to_string(&self.state).map_err(|e| e.to_string())?;
+        write_atomic(&self.path, text.as_bytes(), 0o600, None)
+            .map_err(|e| format!("{} cannot be written: {e}", self.path.display()))
+    }
+}
+
+fn read(path: &Path) -> (State, Option<String>) {
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return (State::default(), None),
+        Err(e) => return (State::default(), Some(format!("{} cannot be read: {e}", path.display()))),
+    };
+    match serde_json::from_str(&text) {
+        Ok(state) => (state, None),
+        Err(e) => {
+            let aside = path.with_extension("json.bad");
+            let kept = match std::fs::rename(path, &aside) {
+                Ok(()) => format!("kept as {}", aside.display()),
+                Err(e) => format!("it could not be set aside: {e}"),
+            };
+            (
+                State::default(),
+                Some(format!("{} is not understood ({e}); {kept}; starting afresh", path.display())),
+            )
+        }
+    }
+}
+
+impl State {
+    /// A reboot closes events and suspicions; GPUs stay known.
+    fn new_boot(&mut self, boot_id: &str) {
+        if self.boot_id != boot_id {
+            self.boot_id = boot_id.to_string();
+            self.events.clear();
+            self.strikes.clear();
+        }
+    }
+
+    fn forget_old(&mut self, now: f64) {
+        self.events.retain(|e| !e.handled || (now - e.seen) < SHOW_HANDLED);
+    }
+
+    /// Adds new events; one like an open event (same device, code and text) raises its count.
+    pub fn add_events(&mut self, new: Vec<SeenEvent>) {
+        for event in new {
+            match self.events.iter_mut().find(|e| !e.handled && e.same_fault(&event)) {
+                Some(open) => open.count += event.count,
+                None => self.events.push(event),
+            }
+        }
+        while self.events.len() > MAX_EVENTS {
+            let oldest = self.events.iter().position(|e| e.handled).unwrap_or(0);
+            self.events.remove(oldest);
+        }
+    }
+
+    /// Marks events as answered.
+    pub fn handled(&mut self, keys: &[String]) {
+        for e in self.events.iter_mut().filter(|e| keys.contains(&e.key)) {
+            e.handled = true;
+        }
+    }
+}
+
+/// Makes a folder that only its owner can enter.
+///
+/// # Errors
+/// What the system reports.
+pub fn make_private_dir(dir: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
+}
+
+/// Replaces a file in one step: readers see the old content or the new, never half of it. A symbolic link
+/// at the target is replaced, not followed.
+///
+/// # Errors
+/// What the system reports; the old content is then still there.
+pub fn write_atomic(path: &Path, content: &[u8], mode: u32, group: Option<u32>) -> std::io::Result<()> {
+    use std::os::unix::fs::OpenOptionsExt;
+    use std::os::unix::fs::PermissionsExt;
+    let dir = path.parent().unwrap_or(Path::new("."));
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let temporary = dir.join(format!(".{name}.{}", std::process::id()));
+    let _ = std::fs::remove_file(&temporary);
+    let mut file = File::options()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(&temporary)?;
+    let done = (|| {
+        file.write_all(content)?;
+        if let Some(gid) = group {
+            sys::set_group(&file, gid)?;
+        }
+        file.set_permissions(std::fs::Permissions::from_mode(mode))?;
+        std::fs::rename(&temporary, path)
+    })();
+    if done.is_err() {
+        let _ = std::fs::remove_file(&temporary);
+    }
+    done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn state_survives_and_a_reboot_closes_events() {
+        let dir = tempfile::tempdir().unwrap();
+        let d = dir.path().join("s");
+        let mut s = Locked::open(&d, "boot1", 0.0).unwrap();
+        s.state.strikes.insert("k".into(), Strike { count: 2, last: 1.0 });
+        s.state.inventory.insert("0000:5d:00.0".into(), KnownGpu { minor: 3, uuid: "GPU-1".into() });
+        s.save().unwrap();
+        drop(s);
+        let s = Locked::open(&d, "boot1", 0.0).unwrap();
+        assert_eq!(s.state.strikes["k"].count, 2);
+        drop(s);
+        let s = Locked::open(&d, "boot2", 0.0).unwrap();
+        assert!(s.state.strikes.is_empty());
+        assert_eq!(s.state.inventory.len(), 1);
+    }
+
+    #[test]
+    fn a_half_written_state_is_set_aside() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("state.json"), "{\"boot_id\":\"b").unwrap();
+        let s = Locked::open(dir.path(), "b", 0.0).unwrap();
+        assert!(s.complaint.as_deref().unwrap().contains("starting afresh"));
+        assert!(dir.path().join("state.json.bad").exists());
+    }
+
+    #[test]
+    fn atomic_writes_replace_links_instead_of_following_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("precious");
+        std::fs::write(&target, "keep").unwrap();
+        let link = dir.path().join("verdict.json");
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        write_atomic(&link, b"new", 0o644, None).unwrap();
+        assert_eq!(std::fs::read_to_string(&target).unwrap(), "keep");
+        assert_eq!(std::fs::read_to_string(&link).unwrap(), "new");
+    }
+}

@@ -1,0 +1,105 @@
+//! The few system calls that the standard library lacks. The only file of this crate, with the NVML
+//! boundary, that holds `unsafe`.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+/// Effective user id of this process.
+#[must_use]
+pub fn effective_uid() -> u32 {
+    // SAFETY: geteuid takes no argument and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+/// Sends a signal; false when the process is gone or not ours.
+pub fn kill(pid: i32, signal: i32) -> bool {
+    // SAFETY: kill takes two integers; pid > 0 is asserted so that no process group is meant.
+    pid > 0 && unsafe { libc::kill(pid, signal) } == 0
+}
+
+/// Takes an exclusive lock without waiting; false when another process holds it.
+///
+/// # Errors
+/// Whatever flock reports other than "held by another".
+pub fn try_lock(file: &File) -> std::io::Result<bool> {
+    // SAFETY: the descriptor is open for as long as `file` is borrowed.
+    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+        return Ok(true);
+    }
+    let error = std::io::Error::last_os_error();
+    if error.raw_os_error() == Some(libc::EWOULDBLOCK) { Ok(false) } else { Err(error) }
+}
+
+/// Blocks and inodes of a file system.
+#[derive(Debug, Clone, Copy)]
+pub struct FsUsage {
+    /// Blocks used, in percent of what ordinary users can have.
+    pub blocks_percent: f64,
+    /// Inodes used, in percent; `None` where the file system has no fixed number.
+    pub inodes_percent: Option<f64>,
+}
+
+/// Space and inodes of the file system that holds `path`.
+///
+/// # Errors
+/// What statvfs reports.
+pub fn fs_usage(path: &Path) -> std::io::Result<FsUsage> {
+    let c = std::ffi::CString::new(path.as_os_str().as_encoded_bytes())?;
+    let mut s = std::mem::MaybeUninit::<libc::statvfs>::zeroed();
+    // SAFETY: `c` is NUL-terminated and `s` is a writable statvfs.
+    if unsafe { libc::statvfs(c.as_ptr(), s.as_mut_ptr()) } != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: statvfs returned 0, so it filled the structure (which was zeroed to begin with).
+    let s = unsafe { s.assume_init() };
+    // As df: used / (used + available to ordinary users).
+    #[allow(clippy::cast_precision_loss)]
+    let percent = |total: u64, free: u64, available: u64| {
+        let used = total.saturating_sub(free);
+        let base = used + available;
+        if base == 0 { 0.0 } else { used as f64 * 100.0 / base as f64 }
+    };
+    Ok(FsUsage {
+        blocks_percent: percent(s.f_blocks, s.f_bfree, s.f_bavail),
+        inodes_percent: (s.f_files > 0).then(|| percent(s.f_files, s.f_ffree, s.f_favail)),
+    })
+}
+
+/// Sets the group and mode of an open file, so that a job's user can read it.
+///
+/// # Errors
+/// What fchown reports.
+pub fn set_group(file: &File, gid: u32) -> std::io::Result<()> {
+    // SAFETY: the descriptor is open; uid -1 (u32::MAX) leaves the owner alone.
+    if unsafe { libc::fchown(file.as_raw_fd(), u32::MAX, gid) } == 0 {
+        Ok(())
+    } else {
+        Err(std::io::Error::last_os_error())
+    }
+}
+
+/// Makes reads of a descriptor return at once when there is nothing to read.
+///
+/// # Errors
+/// What fcntl reports.
+pub fn set_nonblocking(fd: &impl AsRawFd) -> std::io::Result<()> {
+    // SAFETY: F_SETFL on an open descriptor takes an integer.
+    if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } == 0 {
+        Ok(())
+    } else {
+        Err(std::io::Error::last_os_error())
+    }
+}
+
+/// Waits until one of the descriptors can be read or the time is over.
+pub fn poll_readable(fds: &[i32], timeout: std::time::Duration) {
+    let mut polled: Vec<libc::pollfd> =
+        fds.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
+    let millis = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX).max(1);
+    // SAFETY: `polled` outlives the call and its length is given. The result is not needed: callers read
+    // without blocking.
+    unsafe {
+        libc::poll(polled.as_mut_ptr(), libc::nfds_t::try_from(polled.len()).unwrap_or(0), millis);
+    }
+}
