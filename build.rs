@@ -21,9 +21,12 @@ struct Wanted {
     functions: &'static [&'static str],
     types: &'static [&'static str],
     vars: &'static [&'static str],
+    /// Name of a struct that looks the functions up in a library at run time; none: they are declared `extern`.
+    loader: Option<&'static str>,
 }
 
-/// `clustermax-drain` talks to slurmctld through libslurm.
+/// `clustermax-drain` talks to slurmctld through libslurm. It opens the library itself: linked against it, the
+/// program would not even start once Slurm is upgraded, and could neither say so nor go through scontrol.
 const DRAIN: Wanted = Wanted {
     header: "#include <slurm/slurm.h>\n#include <slurm/slurm_errno.h>\n#include <slurm/slurm_version.h>\n",
     functions: &[
@@ -43,8 +46,9 @@ const DRAIN: Wanted = Wanted {
         "slurm_free_job_array_resp",
         "slurm_notify_job",
     ],
-    types: &["node_states", "job_states"],
-    vars: &["NODE_STATE_.*", "NODE_RESUME", "SHOW_.*", "ESLURM_.*", "SLURM_VERSION_NUMBER", "NO_VAL.*", "SLURM_.*"],
+    types: &["node_states", "job_states", "slurm_err_t"],
+    vars: &["NODE_STATE_.*", "NODE_RESUME", "SHOW_.*", "SLURM_VERSION_NUMBER", "NO_VAL"],
+    loader: Some("Libslurm"),
 };
 
 /// The plugin looks its functions up in the host process; the declarations check its own types.
@@ -60,6 +64,7 @@ const SPANK: Wanted = Wanted {
     ],
     types: &["spank_t", "spank_item", "spank_context", "spank_option"],
     vars: &["SLURM_VERSION_NUMBER"],
+    loader: None,
 };
 
 fn main() -> ExitCode {
@@ -94,12 +99,22 @@ fn generate() -> Result<(), String> {
         "slurm/slurm_version.h has no SLURM_VERSION_NUMBER; install Slurm's development package (libslurm-dev, slurm-devel)",
     )?;
     let version = match env::var("CLUSTERMAX_SLURM_VERSION") {
-        Ok(v) if !v.is_empty() => parse_release(&v)
-            .ok_or_else(|| format!("CLUSTERMAX_SLURM_VERSION={v} is not MAJOR.MINOR[.MICRO], for example 24.11"))?,
+        Ok(v) if !v.is_empty() => parse_release(&v).ok_or_else(|| {
+            format!("CLUSTERMAX_SLURM_VERSION={v} is not MAJOR.MINOR[.MICRO], for example 24.11")
+        })?,
         _ => header_version,
     };
     println!("cargo:rustc-env=CLUSTERMAX_SLURM_VERSION_NUMBER={version}");
     println!("cargo:rustc-env=CLUSTERMAX_SLURM_RELEASE={}.{:02}", version >> 16, (version >> 8) & 0xff);
+    if wanted.loader.is_some() {
+        // Structures are laid out as in the header, whatever release the number above claims.
+        println!("cargo:rustc-env=CLUSTERMAX_SLURM_HEADER_NUMBER={header_version}");
+        // 26.05 names jobs by `slurm_step_id_t`.
+        println!("cargo:rustc-check-cfg=cfg(slurm_jobs_by_step_id)");
+        if header_version >= (26 << 16) | (5 << 8) {
+            println!("cargo:rustc-cfg=slurm_jobs_by_step_id");
+        }
+    }
     if package == "spank-clustermax" {
         // 25.05 reads `slurm_spank_init_failure_mode` from the plugin.
         println!("cargo:rustc-check-cfg=cfg(slurm_init_failure_mode)");
@@ -124,6 +139,9 @@ fn run_bindgen(header: &Path, wanted: &Wanted, out: &Path) -> Result<(), String>
         .rust_edition(bindgen::RustEdition::Edition2024);
     if let Some(dir) = env::var_os("SLURM_INCLUDE_DIR") {
         builder = builder.clang_arg(format!("-I{}", Path::new(&dir).display()));
+    }
+    if let Some(loader) = wanted.loader {
+        builder = builder.dynamic_library_name(loader).dynamic_link_require_all(true);
     }
     for f in wanted.functions {
         builder = builder.allowlist_function(f);

@@ -1,1 +1,13 @@
 //! Slurm hooks.
+
+pub mod brake;
+pub mod drainer;
+pub mod files;
+pub mod hook;
+pub mod node_state;
+pub mod outcome;
+pub mod reason;
+pub mod release;
+pub mod scontrol;
+pub mod slurm;
+pub mod spool;

@@ -1,0 +1,246 @@
+//! The process that talks to Slurm, and how its parent asks it.
+//!
+//! libslurm may call exit(1), may hang for a minute on a missing configuration and blocks for `MessageTimeout`
+//! on every call to a dead controller. So it runs in a child (ourselves, started anew) that is killed when the time
+//! is over; the parent never loads it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use healthcheck::config::check_trusted;
+use prolog_epilog::brake::Settings;
+use prolog_epilog::drainer;
+use prolog_epilog::outcome::{Outcome, Report};
+use prolog_epilog::scontrol::Scontrol;
+use prolog_epilog::slurm::{Slurm, SlurmError};
+use serde::{Deserialize, Serialize};
+
+use crate::ffi::Libslurm;
+use crate::sys;
+
+/// Name of the hidden subcommand.
+pub const SUBCOMMAND: &str = "worker";
+
+/// What the parent wants.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Request {
+    /// slurm.conf.
+    pub conf: PathBuf,
+    /// scontrol, for when libslurm is of another release.
+    pub scontrol: PathBuf,
+    /// The brake's settings.
+    pub brake: Settings,
+    /// The work.
+    pub work: Work,
+}
+
+/// The work itself.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Work {
+    /// Drain a node, then tell jobs.
+    Drain {
+        /// Slurm's name.
+        node: String,
+        /// Reason, normalised.
+        reason: String,
+        /// Jobs to tell when the node is drained by us.
+        jobs: Vec<u32>,
+    },
+    /// The brake's second look.
+    SecondLook {
+        /// Slurm's name.
+        node: String,
+        /// Reason as it was written.
+        reason: String,
+    },
+    /// Tell one job.
+    Tell {
+        /// Its id.
+        job: u32,
+        /// What to say.
+        text: String,
+    },
+}
+
+/// What comes back, one line of JSON.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// Slurm was reached, or need not be.
+    Report(Report),
+    /// It was not: the work may be done later.
+    NoAnswer(String),
+}
+
+/// Starts a worker and waits for its answer until `deadline`. The worker is gone, or at least killed, afterwards.
+pub fn ask(request: &Request, deadline: Instant) -> Answer {
+    match start(request, deadline) {
+        Ok(answer) => answer,
+        Err(e) => Answer::NoAnswer(format!("the worker process could not be started: {e}")),
+    }
+}
+
+fn start(request: &Request, deadline: Instant) -> std::io::Result<Answer> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command
+        .arg(SUBCOMMAND)
+        .env_clear()
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .env("SLURM_CONF", &request.conf)
+        .current_dir("/")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = sys::contain(&mut command).spawn()?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // A worker that is gone already shows as a missing answer.
+        let _ = stdin.write_all(&serde_json::to_vec(request)?);
+    }
+    let lines = child.stdout.take().map(lines_of);
+    let said = child.stderr.take().map(lines_of);
+
+    let mut answer = None;
+    let mut in_time = true;
+    if let Some(lines) = &lines {
+        loop {
+            match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(line) => answer = answer.or_else(|| serde_json::from_str::<Answer>(&line).ok()),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {
+                    in_time = false;
+                    break;
+                }
+            }
+        }
+    }
+    sys::kill_group(&child);
+    if let Some(answer) = answer {
+        reap(&mut child);
+        return Ok(answer);
+    }
+    // The group is dead, so the rest of what it said comes at once, or never.
+    let said: Vec<String> = said
+        .map(|s| std::iter::from_fn(|| s.recv_timeout(Duration::from_millis(20)).ok()).collect())
+        .unwrap_or_default();
+    reap(&mut child);
+    let last =
+        said.last().map_or(String::new(), |l| format!(": {}", l.chars().take(200).collect::<String>()));
+    Ok(Answer::NoAnswer(if in_time {
+        format!("Slurm's library ended the worker process{last}")
+    } else {
+        format!("the controller did not answer in time{last}")
+    }))
+}
+
+/// Collects the exit status of a killed worker, unless it is stuck in the kernel.
+fn reap(child: &mut std::process::Child) {
+    for _ in 0..10 {
+        if !matches!(child.try_wait(), Ok(None)) {
+            return;
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn lines_of(pipe: impl Read + Send + 'static) -> Receiver<String> {
+    let (send, receive) = channel();
+    thread::spawn(move || {
+        for line in BufReader::new(pipe).lines() {
+            let Ok(line) = line else { break };
+            if send.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    receive
+}
+
+/// The worker's own main: one request on stdin, one answer on stdout, then jobs are told.
+pub fn main() -> ExitCode {
+    let mut text = String::new();
+    let request: Request =
+        match std::io::stdin().read_to_string(&mut text).map(|_| serde_json::from_str(&text)) {
+            Ok(Ok(request)) => request,
+            _ => {
+                eprintln!("clustermax-drain: `{SUBCOMMAND}` is for clustermax-drain's own use");
+                return ExitCode::from(2);
+            }
+        };
+    let mut slurm = match connect(&request.conf, &request.scontrol) {
+        Ok(slurm) => slurm,
+        Err(why) => {
+            let node = match &request.work {
+                Work::Drain { node, .. } | Work::SecondLook { node, .. } => node,
+                Work::Tell { .. } => "",
+            };
+            print(&Answer::Report(Report::new(Outcome::WrongRelease, node, "").detail(why)));
+            return ExitCode::SUCCESS;
+        }
+    };
+    let slurm = slurm.as_mut();
+    match request.work {
+        Work::Drain { node, reason, jobs } => {
+            let now = jiff::Timestamp::now().as_second();
+            let result = drainer::drain(slurm, &node, &reason, request.brake, now);
+            let text = result
+                .as_ref()
+                .ok()
+                .filter(|r| matches!(r.outcome, Outcome::Written | Outcome::Already))
+                .map(|r| format!("clustermax: node {node} is out of service: {}", r.reason));
+            print(&answer(result));
+            // The outcome stands by now; whether jobs can be told does not change it.
+            for (job, text) in jobs.iter().zip(text.iter().cycle()) {
+                if let Err(e) = drainer::tell(slurm, *job, text) {
+                    eprintln!("job {job} could not be told: {e}");
+                }
+            }
+        }
+        Work::SecondLook { node, reason } => {
+            print(&answer(drainer::take_back(slurm, &node, &reason, request.brake)));
+        }
+        Work::Tell { job, text } => {
+            let via = slurm.via();
+            print(&answer(drainer::tell(slurm, job, &text).map(|outcome| {
+                let mut report = Report::new(outcome, "", "");
+                report.via = via.to_string();
+                report
+            })));
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn answer(result: Result<Report, SlurmError>) -> Answer {
+    match result {
+        Ok(report) => Answer::Report(report),
+        Err(SlurmError::NoAnswer(why)) => Answer::NoAnswer(why),
+        Err(SlurmError::Refused(why)) => Answer::Report(Report::new(Outcome::Unreadable, "", "").detail(why)),
+    }
+}
+
+fn print(answer: &Answer) {
+    // A parent that no longer listens has killed us or is about to.
+    if let Ok(text) = serde_json::to_string(answer) {
+        let mut out = std::io::stdout();
+        let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+    }
+}
+
+/// libslurm where it is of our release, else scontrol.
+fn connect(conf: &Path, scontrol: &Path) -> Result<Box<dyn Slurm>, String> {
+    let why = match Libslurm::open() {
+        Ok(library) => return Ok(Box::new(library.init())),
+        Err(why) => why,
+    };
+    if !scontrol.is_absolute() {
+        return Err(format!("{why}; slurm.scontrol = {} is not absolute", scontrol.display()));
+    }
+    check_trusted(scontrol, true).map_err(|e| format!("{why}; {e}"))?;
+    eprintln!("{why}; going through {}", scontrol.display());
+    Ok(Box::new(Scontrol::new(scontrol, conf)))
+}

@@ -1,0 +1,195 @@
+//! The way through `scontrol`, for when libslurm is of another release than the one we were built for.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::node_state::{Node, parse_state};
+use crate::slurm::{Job, Slurm, SlurmError};
+
+/// Slurm by way of its command, run by absolute path with a fixed environment.
+#[derive(Debug)]
+pub struct Scontrol {
+    program: PathBuf,
+    conf: PathBuf,
+}
+
+impl Scontrol {
+    /// `program` is scontrol's absolute path, `conf` the slurm.conf it is to use.
+    #[must_use]
+    pub fn new(program: &Path, conf: &Path) -> Self {
+        Scontrol { program: program.to_path_buf(), conf: conf.to_path_buf() }
+    }
+
+    fn run<S: AsRef<OsStr>>(&self, args: &[S]) -> Result<String, SlurmError> {
+        let output = Command::new(&self.program)
+            .args(args)
+            .env_clear()
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .env("SLURM_CONF", &self.conf)
+            // Times are printed as local ones.
+            .env("TZ", "UTC")
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|e| SlurmError::NoAnswer(format!("{} cannot be run: {e}", self.program.display())))?;
+        if output.status.success() {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        // scontrol prints some of its errors on stdout.
+        let said = format!(
+            "{} {}",
+            String::from_utf8_lossy(&output.stderr),
+            String::from_utf8_lossy(&output.stdout)
+        );
+        Err(classify(&said))
+    }
+}
+
+/// Sorts an error message of scontrol: what is not a plain "no" may go better later.
+fn classify(said: &str) -> SlurmError {
+    const FINAL: [&str; 8] = [
+        "not found",
+        "Invalid node name",
+        "Invalid job id",
+        "Invalid node state",
+        "denied",
+        "permission",
+        "already completed",
+        "not yet running",
+    ];
+    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    let message = format!("scontrol: {}", said.chars().take(200).collect::<String>());
+    if FINAL.iter().any(|f| said.contains(f)) {
+        SlurmError::Refused(message)
+    } else {
+        SlurmError::NoAnswer(message)
+    }
+}
+
+impl Slurm for Scontrol {
+    fn via(&self) -> &'static str {
+        "scontrol"
+    }
+
+    fn node(&mut self, name: &str) -> Result<Option<Node>, SlurmError> {
+        match self.run(&["-o", "show", "node", name]) {
+            Ok(text) => Ok(parse_nodes(&text)?.into_iter().find(|n| n.name == name)),
+            Err(SlurmError::Refused(why)) if why.contains("not found") => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn nodes(&mut self) -> Result<Vec<Node>, SlurmError> {
+        parse_nodes(&self.run(&["-a", "-o", "show", "node"])?)
+    }
+
+    fn drain(&mut self, name: &str, reason: &str) -> Result<(), SlurmError> {
+        let node = format!("NodeName={name}");
+        self.run(&["update", &node, "State=DRAIN", &format!("Reason={reason}")]).map(drop)
+    }
+
+    fn undrain(&mut self, name: &str) -> Result<(), SlurmError> {
+        self.run(&["update", &format!("NodeName={name}"), "State=UNDRAIN"]).map(drop)
+    }
+
+    fn job(&mut self, id: u32) -> Result<Option<Job>, SlurmError> {
+        match self.run(&["-o", "show", "job", &id.to_string()]) {
+            Ok(text) => Ok(parse_job(&text, id)),
+            Err(SlurmError::Refused(why)) if why.contains("Invalid job id") => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn notify(&mut self, job: &Job, text: &str) -> Result<(), SlurmError> {
+        self.run(&["notify", &job.number.to_string(), text]).map(drop)
+    }
+
+    fn set_admin_comment(&mut self, job: &Job, text: &str) -> Result<(), SlurmError> {
+        let job = format!("JobId={}", job.id);
+        self.run(&["update", &job, &format!("AdminComment={text}")]).map(drop)
+    }
+}
+
+/// Reads `scontrol -o show node`: one node a line, `KEY=VALUE` words; `Reason` runs to its ` [user@time]`.
+///
+/// # Errors
+/// A line whose state is not understood, so that it is never acted upon.
+pub fn parse_nodes(text: &str) -> Result<Vec<Node>, SlurmError> {
+    let mut nodes = Vec::new();
+    for line in text.lines().filter(|l| l.starts_with("NodeName=")) {
+        let name = field(line, "NodeName").unwrap_or_default().to_string();
+        let state_word = field(line, "State").unwrap_or_default();
+        let state = parse_state(state_word).ok_or_else(|| {
+            SlurmError::Refused(format!("node {name}: the state {state_word:?} is not understood"))
+        })?;
+        let (reason, reason_time) = reason(line);
+        nodes.push(Node { name, state, reason, reason_time });
+    }
+    Ok(nodes)
+}
+
+/// Value of the first `KEY=` word; it must come before the free text of `Reason=`.
+fn field<'a>(line: &'a str, key: &str) -> Option<&'a str> {
+    line.split(' ').find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
+}
+
+fn reason(line: &str) -> (String, i64) {
+    let Some((_, rest)) = line.split_once(" Reason=") else { return (String::new(), 0) };
+    // The first ` [user@time]` ends the reason; anything behind it is another field.
+    let mut from = 0;
+    while let Some(open) = rest.get(from..).and_then(|r| r.find(" [")).map(|at| from + at) {
+        let inner = rest.get(open + 2..).unwrap_or_default();
+        if let Some((stamp, _)) = inner.split_once(']')
+            && let Some((_, time)) = stamp.split_once('@')
+            && let Some(time) = seconds(time)
+        {
+            return (rest.get(..open).unwrap_or_default().to_string(), time);
+        }
+        from = open + 2;
+    }
+    (rest.trim_end().to_string(), 0)
+}
+
+/// `2026-03-03T02:11:20`, UTC, in seconds since 1970.
+fn seconds(time: &str) -> Option<i64> {
+    let time: jiff::civil::DateTime = time.parse().ok()?;
+    Some(time.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp().as_second())
+}
+
+fn parse_job(text: &str, id: u32) -> Option<Job> {
+    let wanted = id.to_string();
+    let line = text.lines().find(|l| field(l, "JobId") == Some(&wanted))?;
+    let id = match (field(line, "ArrayJobId"), field(line, "ArrayTaskId")) {
+        (Some(array), Some(task)) if task.bytes().all(|b| b.is_ascii_digit()) => format!("{array}_{task}"),
+        _ => wanted.clone(),
+    };
+    let admin_comment = line
+        .split_once(" AdminComment=")
+        .map(|(_, rest)| until_next_field(rest).to_string())
+        .unwrap_or_default();
+    Some(Job {
+        id,
+        number: wanted.parse().ok()?,
+        batch: field(line, "BatchFlag") == Some("1"),
+        running: field(line, "JobState") == Some("RUNNING"),
+        admin_comment,
+    })
+}
+
+/// Cuts free text before the next ` Key=`.
+fn until_next_field(text: &str) -> &str {
+    let mut at = 0;
+    for word in text.split(' ') {
+        let key = word.split_once('=').map(|(key, _)| key);
+        if at > 0
+            && key.is_some_and(|k| {
+                k.starts_with(|c: char| c.is_ascii_uppercase())
+                    && k.bytes().all(|b| b.is_ascii_alphanumeric())
+            })
+        {
+            return text.get(..at - 1).unwrap_or(text);
+        }
+        at += word.len() + 1;
+    }
+    text
+}
