@@ -1,0 +1,248 @@
+//! The product's programs on simulated nodes: found in one folder, wired in by configuration only.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use nvidia_ml_sim::model::GpuFile;
+use serde::Serialize;
+
+use crate::error::{Error, IoContext, Result};
+use crate::files;
+use crate::slurm;
+use crate::state::{Layout, State};
+use crate::sysfs::IbCard;
+
+/// The programs that Slurm is told to run.
+const PROGRAMS: [&str; 4] =
+    ["clustermax-prolog", "clustermax-epilog", "clustermax-healthcheck", "clustermax-drain"];
+/// The simulated NVML, as cargo names it.
+const NVML: &str = "libnvidia_ml_sim.so";
+/// The SPANK plug-in, as installed and as cargo names it.
+const PLUGIN: [&str; 2] = ["spank_clustermax.so", "libspank_clustermax.so"];
+
+/// What was found in the folder of programs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Product {
+    /// The folder.
+    pub prefix: PathBuf,
+    /// The simulated NVML.
+    pub nvml: Option<PathBuf>,
+    /// The SPANK plug-in.
+    pub plugin: Option<PathBuf>,
+}
+
+impl Product {
+    /// Looks into `prefix`.
+    ///
+    /// # Errors
+    /// Unless `plain`, names what is missing.
+    pub fn find(prefix: &Path, plain: bool) -> Result<Self> {
+        let find = |name: &str| Some(prefix.join(name)).filter(|p| p.is_file());
+        // Cargo leaves a library that only a dependency asked for in deps/.
+        let nvml = find(NVML).or_else(|| find(&format!("deps/{NVML}")));
+        if !plain {
+            let mut missing: Vec<&str> = PROGRAMS.into_iter().filter(|p| find(p).is_none()).collect();
+            if nvml.is_none() {
+                missing.push(NVML);
+            }
+            if !missing.is_empty() {
+                return Err(Error::Usage(format!(
+                    "{} lacks {}; build them (cargo build), name their folder with --prefix, or start Slurm alone \
+                     with --plain",
+                    prefix.display(),
+                    missing.join(", ")
+                )));
+            }
+        }
+        Ok(Self { prefix: prefix.to_owned(), nvml, plugin: PLUGIN.into_iter().find_map(find) })
+    }
+
+    /// Copies the libraries into the cluster's folder, where ordinary users can read them and no build replaces them
+    /// under a running program.
+    ///
+    /// # Errors
+    /// When a file cannot be copied.
+    pub fn install_libraries(&self, state: &State, layout: &Layout) -> Result<()> {
+        if let Some(nvml) = &self.nvml {
+            let copy = layout.lib().join(NVML);
+            copy_readable(nvml, &copy)?;
+            for node in state.node_names() {
+                // A link, not a symbolic one: the library finds its GPU file by its own path.
+                let path = layout.node(&node).nvml();
+                fs::hard_link(&copy, &path).context("create", &path)?;
+            }
+        }
+        if let Some(plugin) = self.plugin.as_ref().filter(|_| !state.options.plain) {
+            copy_readable(plugin, &layout.lib().join(PLUGIN[0]))?;
+        }
+        Ok(())
+    }
+
+    /// Writes clustermax.toml, the three scripts that Slurm runs, and plugstack.conf.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn write_configuration(&self, state: &State, layout: &Layout, gpus: &GpuFile) -> Result<()> {
+        let etc = layout.etc();
+        let toml = clustermax_toml(state, layout, &self.prefix, gpus, slurm::memory_total_kib()?)?;
+        files::write_atomic(&layout.clustermax_toml(), toml.as_bytes(), 0o644)?;
+        for (name, program, arguments) in [
+            ("prolog", "clustermax-prolog", ""),
+            ("epilog", "clustermax-epilog", ""),
+            ("healthcheckprogram", "clustermax-healthcheck", " run --mode periodic"),
+        ] {
+            let script = format!(
+                "#!/bin/sh\n# Written by clustermax-sim: Slurm passes no arguments.\nexec '{}/{program}'{arguments} \
+                 --config '{}'\n",
+                self.prefix.display(),
+                layout.clustermax_toml().display()
+            );
+            files::write_atomic(&etc.join(name), script.as_bytes(), 0o755)?;
+        }
+        let plugstack = if self.plugin.is_some() {
+            format!(
+                "optional {}/{} run_dir={}/run\n",
+                layout.lib().display(),
+                PLUGIN[0],
+                layout.node("%n").dir.display()
+            )
+        } else {
+            "# The folder of programs has no SPANK plug-in.\n".to_owned()
+        };
+        files::write_atomic(&etc.join("plugstack.conf"), plugstack.as_bytes(), 0o644)
+    }
+}
+
+fn copy_readable(from: &Path, to: &Path) -> Result<()> {
+    fs::copy(from, to).context("copy", from)?;
+    fs::set_permissions(to, fs::Permissions::from_mode(0o755)).context("set the mode of", to)
+}
+
+#[derive(Serialize)]
+struct Configuration<'a> {
+    enforcement: &'a str,
+    paths: Paths,
+    slurm: SlurmPaths,
+    profile: Profile<'a>,
+}
+
+#[derive(Serialize)]
+struct Paths {
+    sysfs: PathBuf,
+    procfs: PathBuf,
+    dev: PathBuf,
+    kmsg: PathBuf,
+    kmsg_files: Vec<PathBuf>,
+    nvml: PathBuf,
+    run_dir: PathBuf,
+    state_dir: PathBuf,
+    drain: PathBuf,
+}
+
+#[derive(Serialize)]
+struct SlurmPaths {
+    conf: PathBuf,
+    scontrol: PathBuf,
+}
+
+#[derive(Serialize)]
+struct Profile<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gpu_model: Option<&'a str>,
+    gpu_count: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nvlinks_per_gpu: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pcie_width: Option<u32>,
+    memory_total_kib: u64,
+    ib_port: Vec<IbPort>,
+}
+
+#[derive(Serialize)]
+struct IbPort {
+    device: String,
+    port: u32,
+    rate_gbps: f64,
+}
+
+/// Renders clustermax.toml for all nodes at once: `%n` in its paths is the node's name.
+fn clustermax_toml(
+    state: &State,
+    layout: &Layout,
+    prefix: &Path,
+    gpus: &GpuFile,
+    memory_total_kib: u64,
+) -> Result<String> {
+    let node = layout.node("%n");
+    let gpu = gpus.gpus.first();
+    let rate = f64::from(IbCard::beside(state.model()).rate_gbps);
+    let configuration = Configuration {
+        enforcement: &state.options.enforcement,
+        paths: Paths {
+            sysfs: node.sys(),
+            procfs: PathBuf::from("/proc"),
+            dev: node.dev(),
+            kmsg: PathBuf::from(crate::kmsg::KMSG),
+            kmsg_files: vec![node.kmsg()],
+            nvml: node.nvml(),
+            run_dir: node.run(),
+            state_dir: node.state(),
+            drain: prefix.join("clustermax-drain"),
+        },
+        slurm: SlurmPaths { conf: layout.slurm_conf(), scontrol: slurm::program("scontrol")? },
+        profile: Profile {
+            gpu_model: gpu.map(|g| g.name.as_str()),
+            gpu_count: gpus.gpus.len(),
+            nvlinks_per_gpu: gpu.and_then(|g| g.nvlink.as_ref()).map(|n| n.links),
+            pcie_width: gpu.map(|g| g.pcie.max_width),
+            memory_total_kib,
+            ib_port: (0..state.options.ib_ports)
+                .map(|i| IbPort { device: format!("mlx5_{i}"), port: 1, rate_gbps: rate })
+                .collect(),
+        },
+    };
+    let text =
+        toml::to_string(&configuration).map_err(|e| Error::System(format!("cannot write TOML: {e}")))?;
+    Ok(format!("# Written by clustermax-sim; %n is the name of the node.\n{text}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::tests::state;
+    use nvidia_ml_sim::model::GpuModel;
+
+    #[test]
+    fn configuration_points_at_the_simulated_node() {
+        let layout = Layout { dir: PathBuf::from("/srv/sim") };
+        let gpus = GpuFile::new(GpuModel::H100Sxm, 8, 0x3a1c, 0);
+        let text = clustermax_toml(&state(), &layout, Path::new("/opt/clustermax"), &gpus, 1000).unwrap();
+        let value: toml::Table = text.parse().unwrap();
+        assert_eq!(value["enforcement"].as_str(), Some("enforce"));
+        assert_eq!(value["paths"]["sysfs"].as_str(), Some("/srv/sim/nodes/%n/sys"));
+        assert_eq!(value["paths"]["kmsg_files"][0].as_str(), Some("/srv/sim/nodes/%n/kmsg"));
+        assert_eq!(value["paths"]["nvml"].as_str(), Some("/srv/sim/nodes/%n/libnvidia-ml.so.1"));
+        assert_eq!(value["paths"]["drain"].as_str(), Some("/opt/clustermax/clustermax-drain"));
+        assert_eq!(value["slurm"]["conf"].as_str(), Some("/srv/sim/etc/slurm.conf"));
+        assert_eq!(value["profile"]["gpu_model"].as_str(), Some("NVIDIA H100 80GB HBM3"));
+        assert_eq!(value["profile"]["nvlinks_per_gpu"].as_integer(), Some(18));
+        assert_eq!(value["profile"]["ib_port"][7]["device"].as_str(), Some("mlx5_7"));
+        assert_eq!(value["profile"]["ib_port"][0]["rate_gbps"].as_float(), Some(400.0));
+    }
+
+    #[test]
+    fn missing_programs_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("clustermax-prolog"), "").unwrap();
+        let error = Product::find(folder.path(), false).unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        let text = error.to_string();
+        assert!(text.contains("lacks clustermax-epilog,") && text.contains(NVML), "{text}");
+        assert!(!text.contains("clustermax-prolog"), "{text}");
+        let plain = Product::find(folder.path(), true).unwrap();
+        assert_eq!((plain.nvml, plain.plugin), (None, None));
+        fs::write(folder.path().join("libspank_clustermax.so"), "").unwrap();
+        assert!(Product::find(folder.path(), true).unwrap().plugin.is_some());
+    }
+}

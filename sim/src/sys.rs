@@ -1,0 +1,128 @@
+//! The operating system boundary: every `unsafe` call of this crate, translated and nothing else.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+/// The last of SIGINT, SIGTERM and SIGHUP that arrived, 0 while none did.
+static SIGNAL: AtomicI32 = AtomicI32::new(0);
+
+extern "C" fn note_signal(signal: libc::c_int) {
+    SIGNAL.store(signal, Ordering::SeqCst);
+}
+
+/// Makes SIGINT, SIGTERM and SIGHUP set a flag that [`pending_signal`] reads, instead of ending the process.
+pub fn catch_signals() {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: `note_signal` only stores to an atomic, which is async-signal-safe, and has the C ABI that
+        // sigaction expects; the zeroed structure is a valid sigaction with an empty mask and no flags.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = note_signal as extern "C" fn(libc::c_int) as usize;
+            libc::sigaction(signal, &action, std::ptr::null_mut());
+        }
+    }
+}
+
+/// The name of the signal that asked this process to stop, if one did since [`catch_signals`].
+#[must_use]
+pub fn pending_signal() -> Option<&'static str> {
+    match SIGNAL.load(Ordering::SeqCst) {
+        0 => None,
+        libc::SIGINT => Some("SIGINT"),
+        libc::SIGTERM => Some("SIGTERM"),
+        libc::SIGHUP => Some("SIGHUP"),
+        _ => Some("a signal"),
+    }
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput.into())
+}
+
+/// Effective user id of this process.
+#[must_use]
+pub fn effective_uid() -> u32 {
+    // SAFETY: geteuid has no preconditions and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+/// Sends `signal` to one process. `Ok(false)` when there is no such process.
+///
+/// # Errors
+/// The error of kill(2) other than ESRCH.
+pub fn kill(pid: i32, signal: i32) -> io::Result<bool> {
+    if pid <= 1 {
+        // 0 and negative numbers mean groups, 1 is init: never what a caller here wants.
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: kill takes plain integers; `pid` is a single process by the check above.
+    match check(unsafe { libc::kill(pid, signal) }) {
+        Ok(()) => Ok(true),
+        Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+/// Takes an exclusive flock(2) on `file`; `Ok(false)` when `wait` is false and another process holds it.
+///
+/// # Errors
+/// The error of flock(2).
+pub fn lock_exclusive(file: &File, wait: bool) -> io::Result<bool> {
+    let operation = libc::LOCK_EX | if wait { 0 } else { libc::LOCK_NB };
+    loop {
+        // SAFETY: the descriptor is open for as long as `file` is borrowed.
+        match check(unsafe { libc::flock(file.as_raw_fd(), operation) }) {
+            Ok(()) => return Ok(true),
+            Err(e) if e.raw_os_error() == Some(libc::EWOULDBLOCK) => return Ok(false),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted && pending_signal().is_none() => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// Creates a character device node, readable and writable by everybody as the driver's own are.
+///
+/// # Errors
+/// The error of mknod(2) or chmod(2).
+pub fn mknod_char(path: &Path, major: u32, minor: u32) -> io::Result<()> {
+    let name = c_path(path)?;
+    // SAFETY: `name` is a NUL-terminated string that outlives both calls.
+    unsafe {
+        check(libc::mknod(name.as_ptr(), libc::S_IFCHR | 0o666, libc::makedev(major, minor)))?;
+        check(libc::chmod(name.as_ptr(), 0o666))
+    }
+}
+
+/// Detaches the command's process: a session of its own, so that no terminal signal reaches it, and, when
+/// `cgroup_procs` is given, a member of that cgroup (an open `cgroup.procs` file) before it runs.
+pub fn detach(command: &mut Command, cgroup_procs: Option<RawFd>) {
+    // SAFETY: the closure runs between fork and exec and calls only setsid, signal and write, which are
+    // async-signal-safe; it captures an integer. The caller keeps the descriptor open until spawn returns.
+    unsafe {
+        command.pre_exec(move || {
+            if libc::setsid() == -1 {
+                return Err(io::Error::last_os_error());
+            }
+            for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGPIPE] {
+                libc::signal(signal, libc::SIG_DFL);
+            }
+            if let Some(fd) = cgroup_procs {
+                if libc::write(fd, b"0".as_ptr().cast(), 1) != 1 {
+                    return Err(io::Error::last_os_error());
+                }
+            }
+            Ok(())
+        });
+    }
+}
