@@ -109,10 +109,10 @@ impl ClusterCgroups {
             let mut busy = None;
             for controller in NEEDED.into_iter().chain(OPTIONAL) {
                 walk(&self.folder(controller), &mut |folder| {
-                    if let Err(e) = fs::remove_dir(folder) {
-                        if e.kind() != std::io::ErrorKind::NotFound {
-                            busy = Some((folder.to_owned(), e));
-                        }
+                    if let Err(e) = fs::remove_dir(folder)
+                        && e.kind() != std::io::ErrorKind::NotFound
+                    {
+                        busy = Some((folder.to_owned(), e));
                     }
                 });
             }

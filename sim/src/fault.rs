@@ -270,7 +270,7 @@ impl Target<'_> {
                 }
             }
             Fault::Xid(code) => {
-                kernel_line = Some(format!("NVRM: Xid (PCI:{pci}): {code}, {}", xid_text(*code)))
+                kernel_line = Some(format!("NVRM: Xid (PCI:{pci}): {code}, {}", xid_text(*code)));
             }
             Fault::GpuMissing => {
                 gpu.missing = true;
@@ -332,10 +332,10 @@ impl Target<'_> {
             Fault::IbInit(port) => tree.ib_init(self.port(*port)?)?,
             Fault::IbSlow(port) => tree.ib_slow(self.model, self.port(*port)?)?,
             Fault::NicDead(port) => {
-                tree.pci_dead(crate::sysfs::nic_address(self.domain, self.port(*port)?))?
+                tree.pci_dead(crate::sysfs::nic_address(self.domain, self.port(*port)?))?;
             }
             Fault::KmsgLine(text) if text.contains("{pci}") => {
-                kernel_line = Some(text.replace("{pci}", &pci))
+                kernel_line = Some(text.replace("{pci}", &pci));
             }
             Fault::KmsgLine(text) => {
                 let record = kmsg::append_record(&self.node.kmsg(), text)?;

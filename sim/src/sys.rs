@@ -117,10 +117,10 @@ pub fn detach(command: &mut Command, cgroup_procs: Option<RawFd>) {
             for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGPIPE] {
                 libc::signal(signal, libc::SIG_DFL);
             }
-            if let Some(fd) = cgroup_procs {
-                if libc::write(fd, b"0".as_ptr().cast(), 1) != 1 {
-                    return Err(io::Error::last_os_error());
-                }
+            if let Some(fd) = cgroup_procs
+                && libc::write(fd, b"0".as_ptr().cast(), 1) != 1
+            {
+                return Err(io::Error::last_os_error());
             }
             Ok(())
         });
