@@ -182,15 +182,26 @@ pub struct Deadlines {
 
 impl Default for Deadlines {
     fn default() -> Self {
-        Deadlines { source: 5000, prolog: 7500, periodic: 20_000, drain: 4000 }
+        Deadlines { source: 5000, prolog: 7500, periodic: 20_000, drain: 2500 }
     }
 }
 
 impl Deadlines {
-    /// Limit of one source.
+    /// Limit of a whole pass.
     #[must_use]
-    pub fn source(&self) -> Duration {
-        Duration::from_millis(self.source)
+    pub fn pass(&self, mode: Mode) -> Duration {
+        Duration::from_millis(match mode {
+            Mode::Prolog | Mode::Epilog => self.prolog,
+            Mode::Periodic | Mode::Deep => self.periodic,
+        })
+    }
+
+    /// Limit of one source in a pass of this mode: a hanging one must leave time to stop its child, to decide
+    /// and to drain.
+    #[must_use]
+    pub fn source(&self, mode: Mode) -> Duration {
+        let rest = self.pass(mode).saturating_sub(self.drain() + Duration::from_millis(500));
+        Duration::from_millis(self.source).min(rest.max(Duration::from_millis(100)))
     }
 
     /// Limit of one drain call.
@@ -652,6 +663,15 @@ mod tests {
         assert!(error("[brake]\nmax_share = 0.0\n").contains("brake.max_share = 0"));
         assert!(error("[checks.\"gpu.tmp\"]\nstate = \"off\"\n").contains("did you mean \"gpu.temp\"?"));
         assert!(error("paths = [\n").starts_with("/etc/x.toml, line "));
+    }
+
+    #[test]
+    fn a_hanging_source_leaves_time_to_drain() {
+        let d = Deadlines::default();
+        assert_eq!(d.source(Mode::Periodic), Duration::from_secs(5));
+        assert!(d.source(Mode::Prolog) + d.drain() + Duration::from_millis(500) <= d.pass(Mode::Prolog));
+        let tight = Deadlines { prolog: 100, ..d };
+        assert_eq!(tight.source(Mode::Prolog), Duration::from_millis(100));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! One pass: sources -> facts -> findings -> verdict -> sinks.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -16,6 +17,10 @@ use crate::xid::{Fold, Scanner};
 
 /// Largest verdict file in bytes: a prolog reads it in one go.
 const VERDICT_FILE_MAX: usize = 4096;
+/// Longest time spent on reading the kernel log; what is left is read by the next pass.
+const KERNEL_LOG_LIMIT: Duration = Duration::from_millis(1500);
+/// Time a child of `clustermax-drain` may take beyond its own deadline before it is stopped.
+const DRAIN_SLACK: Duration = Duration::from_millis(400);
 /// Longest evidence in the verdict file, in characters.
 const EVIDENCE_MAX: usize = 160;
 
@@ -39,11 +44,7 @@ pub struct Report {
 #[must_use]
 pub fn run(config: &Config, mode: Mode, own_job: Option<&str>) -> Report {
     let begun = Instant::now();
-    let limit = Duration::from_millis(match mode {
-        Mode::Prolog | Mode::Epilog => config.deadlines.prolog,
-        Mode::Periodic | Mode::Deep => config.deadlines.periodic,
-    });
-    let until = begun + limit;
+    let until = begun + config.deadlines.pass(mode);
     let mut facts = source::read(config, mode);
     let now = unix_time();
     let mut state = open_state(config, mode, &mut facts, now);
@@ -114,6 +115,15 @@ pub fn timestamp() -> String {
     format!("{:.3}", jiff::Timestamp::now())
 }
 
+/// GPUs of this node as last seen; empty when nothing is known.
+#[must_use]
+pub fn inventory(config: &Config) -> BTreeMap<String, KnownGpu> {
+    let boot_id = source::boot_id(&config.paths.procfs);
+    Locked::open(&config.paths.state_dir, &boot_id, unix_time())
+        .map(|l| l.state.inventory.clone())
+        .unwrap_or_default()
+}
+
 fn left(until: Instant, most: Duration) -> Duration {
     until.saturating_duration_since(Instant::now()).min(most)
 }
@@ -178,7 +188,7 @@ fn read_kernel_log(
 ) -> Reading<KernelFacts> {
     let mut fold = Fold::default();
     let mut lost = 0;
-    let limit = Instant::now() + left(until, config.deadlines.source());
+    let limit = Instant::now() + left(until, KERNEL_LOG_LIMIT);
     for path in std::iter::once(&config.paths.kmsg).chain(&config.paths.kmsg_files) {
         match read_log(path, boot_id, history, limit, &mut fold) {
             Ok(gap) => lost += gap,
@@ -335,7 +345,7 @@ fn answer(
                     told.push(job.job.clone());
                 }
             }
-            drain::drain(config, reason, &told, left(until, config.deadlines.drain()))
+            drain::drain(config, reason, &told, left(until, config.deadlines.drain() + DRAIN_SLACK))
         }
     };
     tracing::warn!("{}: {reason}: {:?} {}", verdict.node, answer.outcome, answer.detail);
@@ -363,7 +373,7 @@ fn notify(config: &Config, news: &[(String, String)], until: Instant) {
         return;
     }
     for (job, text) in news {
-        let limit = left(until, config.deadlines.drain());
+        let limit = left(until, config.deadlines.drain() + DRAIN_SLACK);
         if limit.is_zero() {
             tracing::warn!("no time left to tell job {job}: {text}");
             return;
@@ -376,7 +386,7 @@ fn notify(config: &Config, news: &[(String, String)], until: Instant) {
 }
 
 fn deliver(config: &Config, until: Instant) {
-    let limit = left(until, config.deadlines.drain());
+    let limit = left(until, config.deadlines.drain() + DRAIN_SLACK);
     if config.enforcement == Enforcement::Enforce
         && let Some(answer) = drain::deliver(config, limit)
     {

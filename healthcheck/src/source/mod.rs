@@ -45,7 +45,7 @@ pub fn child_main() -> Option<ExitCode> {
 /// Reads every source that the mode and the profile ask for, except the kernel log, which needs the state.
 #[must_use]
 pub fn read(config: &Config, mode: Mode) -> Facts {
-    let limit = config.deadlines.source();
+    let limit = config.deadlines.source(mode);
     let outstanding = config.paths.state_dir.join("outstanding");
     // The folder can be missing (first run, full disk): then no mark is kept, and nothing else changes.
     let outstanding = std::fs::create_dir_all(&outstanding).is_ok().then_some(outstanding);

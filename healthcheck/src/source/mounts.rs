@@ -1,7 +1,7 @@
 //! Mounts, their answers to a stat, and space.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use super::child::{Ended, Outcome};
@@ -82,7 +82,7 @@ pub fn answer(outcome: &Outcome) -> Reading<()> {
 }
 
 /// Space of a local file system.
-pub fn space(path: &PathBuf) -> Reading<Space> {
+pub fn space(path: &Path) -> Reading<Space> {
     match sys::fs_usage(path) {
         Ok(u) => Reading::Value(Space { blocks_percent: u.blocks_percent, inodes_percent: u.inodes_percent }),
         Err(e) => Reading::Unknown(format!("{} cannot be read: {e}", path.display())),
@@ -105,8 +105,8 @@ mod tests {
 
     #[test]
     fn space_of_the_root() {
-        let Reading::Value(s) = space(&"/".into()) else { panic!("no space of /") };
+        let Reading::Value(s) = space(Path::new("/")) else { panic!("no space of /") };
         assert!((0.0..=100.0).contains(&s.blocks_percent));
-        assert!(matches!(space(&"/nonexistent".into()), Reading::Unknown(_)));
+        assert!(matches!(space(Path::new("/nonexistent")), Reading::Unknown(_)));
     }
 }

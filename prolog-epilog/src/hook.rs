@@ -1,0 +1,258 @@
+//! Slurm's Prolog and Epilog: one pass around a job, and the exit code that Slurm acts on.
+//!
+//! Slurm drains a node whose Prolog or Epilog exits non-zero, whatever we wrote, and requeues the job. So the
+//! exit code is non-zero only when the node is to be out of service *for this job's sake* and our reason stands
+//! (or is on its way). Everything else, our own troubles included, is 0.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use healthcheck::config::{Config, DEFAULT_CONFIG, Enforcement, Mode, node_name};
+use healthcheck::drain::DrainOutcome;
+use healthcheck::jobs::{self, JOB_SCHEMA, Job, JobGpu};
+use healthcheck::pass::{self, Report};
+use healthcheck::verdict::{Finding, Verdict};
+
+/// Exit code that tells Slurm to take the job back.
+const REFUSE: u8 = 1;
+
+#[derive(Parser)]
+struct Args {
+    /// Configuration file.
+    #[arg(long, default_value = DEFAULT_CONFIG)]
+    config: PathBuf,
+}
+
+/// What Slurm says about the job, checked: its environment is partly the user's.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct JobEnv {
+    /// Job id.
+    pub job: String,
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+    /// GPU minors the job holds.
+    pub gpus: Vec<u32>,
+}
+
+impl JobEnv {
+    /// Reads slurmd's variables through `get`; `None` outside a job.
+    #[must_use]
+    pub fn read(get: impl Fn(&str) -> Option<String>) -> Option<JobEnv> {
+        let job = get("SLURM_JOB_ID").filter(|id| jobs::is_job_id(id))?;
+        let number = |name: &str| get(name).and_then(|v| v.parse().ok());
+        // SLURM_JOB_GPUS holds device numbers; CUDA_VISIBLE_DEVICES may hold UUIDs, which are no list of numbers.
+        let gpus = ["SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES"]
+            .iter()
+            .find_map(|name| get(name).and_then(|v| jobs::parse_gpu_list(&v)))
+            .unwrap_or_default();
+        Some(JobEnv {
+            job,
+            uid: number("SLURM_JOB_UID").unwrap_or(0),
+            gid: number("SLURM_JOB_GID").unwrap_or(0),
+            gpus,
+        })
+    }
+}
+
+/// The exit code for Slurm.
+///
+/// Non-zero only in `enforce`, for a draining finding on the whole node or on the job's GPUs, when the node is
+/// drained, was drained already, or its drain waits on disk.
+#[must_use]
+pub fn exit_code(
+    enforcement: Enforcement,
+    findings: &[Finding],
+    gpus: &[u32],
+    outcome: Option<DrainOutcome>,
+) -> u8 {
+    let refused = enforcement == Enforcement::Enforce
+        && outcome.is_some_and(DrainOutcome::is_drained)
+        && findings.iter().any(|f| Verdict::concerns(f, gpus));
+    if refused { REFUSE } else { 0 }
+}
+
+/// `main` of both programs.
+#[must_use]
+pub fn main(mode: Mode) -> ExitCode {
+    if let Some(code) = healthcheck::source::child_main() {
+        return code;
+    }
+    healthcheck::log::init();
+    // A bad command line or configuration must not drain a cluster: Slurm would, on any other exit code.
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(e) if e.use_stderr() => {
+            tracing::error!("{e}");
+            return ExitCode::SUCCESS;
+        }
+        Err(e) => {
+            println!("{e}");
+            return ExitCode::SUCCESS;
+        }
+    };
+    let node = node_name(None);
+    let config = match Config::load(&args.config, &node) {
+        Ok(config) => config,
+        Err(e) => {
+            tracing::error!("{} not run: {e}", mode.word());
+            return ExitCode::SUCCESS;
+        }
+    };
+    let Some(env) = JobEnv::read(|name| std::env::var(name).ok()) else {
+        tracing::error!(
+            "{} not run: there is no SLURM_JOB_ID; it is Slurm that runs this program",
+            mode.word()
+        );
+        return ExitCode::SUCCESS;
+    };
+    ExitCode::from(match mode {
+        Mode::Epilog => epilog(&config, &env),
+        _ => prolog(&config, &env),
+    })
+}
+
+fn prolog(config: &Config, env: &JobEnv) -> u8 {
+    // Before the pass, so that an event it finds is already the job's.
+    let job = record(config, env);
+    if let Err(why) = jobs::save(&config.paths.run_dir, &job) {
+        tracing::warn!("{why}");
+    }
+    finish(config, env, &pass::run(config, Mode::Prolog, Some(&env.job)))
+}
+
+fn epilog(config: &Config, env: &JobEnv) -> u8 {
+    let report = pass::run(config, Mode::Epilog, Some(&env.job));
+    let code = finish(config, env, &report);
+    if let Some(job) = report.jobs.iter().find(|j| j.job == env.job)
+        && let Err(why) = jobs::finish(&config.paths.run_dir, &config.paths.state_dir, job)
+    {
+        tracing::warn!("{why}");
+    }
+    code
+}
+
+fn finish(config: &Config, env: &JobEnv, report: &Report) -> u8 {
+    let gpus = match jobs::load(&config.paths.run_dir, &env.job) {
+        // What the prolog recorded counts: an epilog may be given less.
+        Some(job) if env.gpus.is_empty() => job.gpus.iter().map(|g| g.index).collect(),
+        _ => env.gpus.clone(),
+    };
+    let outcome = report.drain.as_ref().map(|a| a.outcome);
+    exit_code(config.enforcement, &report.verdict.findings, &gpus, outcome)
+}
+
+fn record(config: &Config, env: &JobEnv) -> Job {
+    let inventory = pass::inventory(config);
+    let now = pass::timestamp();
+    Job {
+        schema: JOB_SCHEMA.into(),
+        job: env.job.clone(),
+        uid: env.uid,
+        gid: env.gid,
+        node: config.node.clone(),
+        started: now.clone(),
+        as_of: now,
+        gpus: env
+            .gpus
+            .iter()
+            .map(|&index| {
+                let known = inventory.iter().find(|(_, k)| k.minor == index);
+                JobGpu {
+                    index,
+                    pci: known.map(|(pci, _)| pci.clone()),
+                    uuid: known.map(|(_, k)| k.uuid.clone()),
+                }
+            })
+            .collect(),
+        events: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use healthcheck::verdict::{Action, Device, Fault, Scope, Status};
+
+    fn env(pairs: &[(&str, &str)]) -> Option<JobEnv> {
+        let pairs: Vec<(String, String)> = pairs.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
+        JobEnv::read(move |name| pairs.iter().find(|(k, _)| k == name).map(|(_, v)| v.clone()))
+    }
+
+    #[test]
+    fn the_jobs_environment_is_checked() {
+        let e = env(&[("SLURM_JOB_ID", "12"), ("SLURM_JOB_GID", "100"), ("SLURM_JOB_GPUS", "0,3")]).unwrap();
+        assert_eq!((e.job.as_str(), e.gid, e.gpus.as_slice()), ("12", 100, &[0, 3][..]));
+        assert_eq!(env(&[("SLURM_JOB_ID", "../../etc/x")]), None);
+        assert_eq!(env(&[]), None);
+        // UUIDs are no device numbers: nothing is known, so nothing is claimed.
+        let e = env(&[("SLURM_JOB_ID", "1"), ("CUDA_VISIBLE_DEVICES", "GPU-123")]).unwrap();
+        assert!(e.gpus.is_empty());
+    }
+
+    fn fail(device: Option<u32>) -> Finding {
+        Finding {
+            check: "gpu.count".into(),
+            token: "gpulost".into(),
+            status: Status::Fail,
+            device: device.map(|i| Device::gpu(i, "")),
+            scope: if device.is_some() { Scope::Device } else { Scope::Node },
+            action: Action::Reboot,
+            drain: true,
+            fault: Fault::Hardware,
+            evidence: String::new(),
+            text: String::new(),
+            mend: String::new(),
+            synthetic: false,
+            observe: false,
+            event: None,
+        }
+    }
+
+    /// The exit-code table of the design, row by row.
+    #[test]
+    fn exit_codes() {
+        use DrainOutcome::*;
+        use Enforcement::{Enforce, Observe as Watch};
+        let node = [fail(None)];
+        let own = [fail(Some(3))];
+        let warn = [Finding { status: Status::Warn, drain: false, ..fail(Some(3)) }];
+        let unknown = [Finding { status: Status::Unknown, drain: false, ..fail(None) }];
+        let program =
+            [Finding { status: Status::Warn, drain: false, fault: Fault::Program, ..fail(Some(3)) }];
+        let exempt = [Finding { observe: true, ..fail(None) }];
+        let rows: &[(Enforcement, &[Finding], Option<DrainOutcome>, u8)] = &[
+            (Enforce, &node, Some(Written), 1),
+            (Enforce, &node, Some(Already), 1),
+            (Enforce, &node, Some(Foreign), 1),
+            (Enforce, &node, Some(Spooled), 1),
+            (Enforce, &node, Some(Protected), 0),
+            (Enforce, &node, Some(Brake), 0),
+            (Enforce, &node, Some(Unreadable), 0),
+            (Enforce, &node, Some(WrongRelease), 0),
+            (Enforce, &node, Some(Failed), 0),
+            (Enforce, &node, Some(Observe), 0),
+            (Enforce, &node, None, 0),
+            (Enforce, &own, Some(Written), 1),
+            (Enforce, &warn, None, 0),
+            (Enforce, &unknown, None, 0),
+            (Enforce, &program, None, 0),
+            (Enforce, &exempt, None, 0),
+            (Enforce, &[], None, 0),
+            (Watch, &node, Some(Observe), 0),
+            (Watch, &node, Some(Written), 0),
+        ];
+        for (enforcement, findings, outcome, want) in rows {
+            assert_eq!(
+                exit_code(*enforcement, findings, &[3, 4], *outcome),
+                *want,
+                "{enforcement:?} {findings:?} {outcome:?}"
+            );
+        }
+        // A bad GPU that the job does not hold: drained, but the job is none of its business.
+        assert_eq!(exit_code(Enforce, &own, &[0, 1], Some(Written)), 0);
+        assert_eq!(exit_code(Enforce, &own, &[], Some(Written)), 0);
+    }
+}
