@@ -1,5 +1,7 @@
 //! Kernel-log lines as they are seen in the field, against what each has to mean. The samples are in `data/kmsg`.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
