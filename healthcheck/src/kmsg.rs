@@ -29,7 +29,7 @@ pub enum Continuation {
     Whole,
     /// First piece of a line (`c`).
     First,
-    /// A following piece (`+`); kernels since 4.10 do not print it.
+    /// A following piece (`+`); only older kernels print it.
     Next,
 }
 
