@@ -45,6 +45,12 @@ pub fn verdict(v: &Verdict) -> String {
     out
 }
 
+/// One line for each finding that takes the node out of service.
+#[must_use]
+pub fn draining(v: &Verdict) -> String {
+    v.findings.iter().filter(|f| f.drains()).map(|f| format!("{} {}\n", v.enforcement, f.reason())).collect()
+}
+
 /// All checks with their switch.
 #[must_use]
 pub fn list(config: &Config) -> String {

@@ -37,6 +37,7 @@ pub fn run(c: &Context<'_>, sink: &mut Sink<'_>) {
             continue;
         }
         match owner(c, seen) {
+            Owner::Foreign(_) if seen.handled => {}
             Owner::Foreign(pci) => *foreign.entry(pci).or_default() += seen.count,
             Owner::Node => judge(c, sink, seen, None),
             Owner::Device(device) => judge(c, sink, seen, Some(device)),

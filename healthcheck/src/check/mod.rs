@@ -37,8 +37,39 @@ pub struct CheckInfo {
 const ALL: &[Mode] = &[Mode::Prolog, Mode::Epilog, Mode::Periodic, Mode::Deep];
 const SLOW: &[Mode] = &[Mode::Periodic, Mode::Deep];
 
-/// All checks of this release, in the order in which they decide a reason.
+/// All checks of this release, in the order in which they decide a reason among equal actions: the kernel's own
+/// word first, since it names the cause where the state shows what follows.
 pub const CATALOGUE: &[CheckInfo] = &[
+    CheckInfo {
+        id: "gpu.xid",
+        tokens: &["xidN"],
+        reads: "kernel log records since the last pass",
+        rule: "by healthcheck/data/xid.tsv: only a code whose line alone is conclusive fails; program faults are told to the user; a foreign PCI address or an unknown code warns",
+        source: "NVIDIA Xid catalogue",
+        reads_needed: 1,
+        modes: ALL,
+        action: "by code",
+    },
+    CheckInfo {
+        id: "gpu.lost_text",
+        tokens: &["buslost", "gpuinit", "gsp", "uvm", "resetreq"],
+        reads: "kernel log: fallen off the bus, RmInitAdapter failed, GSP needs a reset, UVM fatal, without an Xid number",
+        rule: "fail; a line that asks for a reset only warns, the recovery action decides",
+        source: "open-gpu-kernel-modules; NVSentinel issue 155",
+        reads_needed: 1,
+        modes: ALL,
+        action: "reboot or reset_gpu",
+    },
+    CheckInfo {
+        id: "gpu.sxid",
+        tokens: &["sxidN"],
+        reads: "kernel log: NVSwitch SXid lines",
+        rule: "Fatal fails, Non-fatal warns, Correctable is noted; without a word the table decides",
+        source: "NVSwitch driver; Fabric Manager guide",
+        reads_needed: 1,
+        modes: ALL,
+        action: "restart_service or reboot",
+    },
     CheckInfo {
         id: "gpu.count",
         tokens: &["gpucount", "gpulost", "nvmllib"],
@@ -78,36 +109,6 @@ pub const CATALOGUE: &[CheckInfo] = &[
         reads_needed: 1,
         modes: ALL,
         action: "as the value says",
-    },
-    CheckInfo {
-        id: "gpu.xid",
-        tokens: &["xidN"],
-        reads: "kernel log records since the last pass",
-        rule: "by healthcheck/data/xid.tsv: only a code whose line alone is conclusive fails; program faults are told to the user; a foreign PCI address or an unknown code warns",
-        source: "NVIDIA Xid catalogue",
-        reads_needed: 1,
-        modes: ALL,
-        action: "by code",
-    },
-    CheckInfo {
-        id: "gpu.lost_text",
-        tokens: &["buslost", "gpuinit", "gsp", "uvm", "resetreq"],
-        reads: "kernel log: fallen off the bus, RmInitAdapter failed, GSP needs a reset, UVM fatal, without an Xid number",
-        rule: "fail; a line that asks for a reset only warns, the recovery action decides",
-        source: "open-gpu-kernel-modules; NVSentinel issue 155",
-        reads_needed: 1,
-        modes: ALL,
-        action: "reboot or reset_gpu",
-    },
-    CheckInfo {
-        id: "gpu.sxid",
-        tokens: &["sxidN"],
-        reads: "kernel log: NVSwitch SXid lines",
-        rule: "Fatal fails, Non-fatal warns, Correctable is noted; without a word the table decides",
-        source: "NVSwitch driver; Fabric Manager guide",
-        reads_needed: 1,
-        modes: ALL,
-        action: "restart_service or reboot",
     },
     CheckInfo {
         id: "gpu.remap_failure",
