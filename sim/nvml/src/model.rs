@@ -54,22 +54,46 @@ pub enum ModelError {
 
 /// All that one simulated `libnvidia-ml.so.1` answers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
 pub struct GpuFile {
     /// Driver release, `MAJOR.MINOR[.PATCH]`. From 580.82 on, field ids 251-273 have their new meaning.
+    #[serde(default = "defaults::driver_version")]
     pub driver_version: String,
     /// NVML release, as `nvmlSystemGetNVMLVersion` gives it.
+    #[serde(default = "defaults::nvml_version")]
     pub nvml_version: String,
     /// CUDA release of the driver, `MAJOR.MINOR`.
+    #[serde(default = "defaults::cuda_version")]
     pub cuda_version: String,
     /// A call that hangs.
+    #[serde(default)]
     pub hang: Option<Hang>,
     /// Functions that the library pretends not to know.
+    #[serde(default)]
     pub missing: Missing,
     /// Return code forced on a function of every GPU, by the function's name: `nvmlDeviceGetName = "UNKNOWN"`.
+    #[serde(default)]
     pub errors: BTreeMap<String, ReturnCode>,
-    /// The node's GPUs, in the order of their NVML index.
+    /// The node's GPUs, in the order of their NVML index. The one key without a default: an empty file is refused,
+    /// so that a file caught while it is written anew never passes for a node without GPUs (write `gpus = []`).
     pub gpus: Vec<Gpu>,
+}
+
+/// What serde fills in for absent keys of [`GpuFile`].
+mod defaults {
+    use super::GpuFile;
+
+    pub(super) fn driver_version() -> String {
+        GpuFile::default().driver_version
+    }
+
+    pub(super) fn nvml_version() -> String {
+        GpuFile::default().nvml_version
+    }
+
+    pub(super) fn cuda_version() -> String {
+        GpuFile::default().cuda_version
+    }
 }
 
 /// One call (or all) that does not come back for a while.
@@ -156,6 +180,8 @@ pub struct Gpu {
     pub energy_mj: u64,
     /// Why the clocks are below their maximum; empty: they are not.
     pub clock_events: BTreeSet<ClockEvent>,
+    /// How long each reason has reduced the clocks since the driver was loaded, nanoseconds.
+    pub clock_event_ns: BTreeMap<ClockEvent, u64>,
     /// What the driver says must be done before the GPU can be used again.
     pub recovery_action: RecoveryAction,
     /// Frame buffer.
@@ -422,6 +448,10 @@ pub struct NvLinkErrors {
     pub effective: u64,
     /// Symbol errors (NVLink 5).
     pub symbol: u64,
+    /// Bit error rate after error correction (NVLink 5); 0 is none seen.
+    pub effective_ber: f64,
+    /// Symbol error rate (NVLink 5); 0 is none seen.
+    pub symbol_ber: f64,
 }
 
 /// PCIe link.
@@ -746,6 +776,11 @@ impl GpuFile {
     /// # Errors
     /// As [`GpuFile::load`].
     pub fn parse(text: &str, path: &Path) -> Result<GpuFile, ModelError> {
+        if !text.ends_with('\n') {
+            let detail =
+                "its last line has no end, so it may be half-written; end it with a new line".to_owned();
+            return Err(ModelError::Malformed { path: path.to_path_buf(), detail });
+        }
         let file: GpuFile = toml::from_str(text).map_err(|error| ModelError::Malformed {
             path: path.to_path_buf(),
             detail: one_line(&error, text),
@@ -942,10 +977,19 @@ mod tests {
             "the GPU file gpus.toml is malformed: line 2: unknown field `lots`"
         );
         assert!(parse("[[gpus]]\nlost = 1\n").unwrap_err().contains("line 2: invalid type: integer `1`"));
-        assert!(parse("[hang]\nfunction = \"*\"\n").unwrap_err().contains("forever = true"));
-        assert!(parse("[hang]\nfunction = \"*\"\nseconds = nan\n").unwrap_err().contains("0 to 86400"));
+        assert!(parse("").unwrap_err().contains("half-written"));
+        assert!(parse("\n").unwrap_err().contains("missing field `gpus`"));
+        assert!(parse("gpus = []\n[missing]\nfunct").unwrap_err().contains("half-written"));
+        assert!(parse("gpus = []\n[hang]\nfunction = \"*\"\n").unwrap_err().contains("forever = true"));
+        assert!(
+            parse("gpus = []\n[hang]\nfunction = \"*\"\nseconds = nan\n").unwrap_err().contains("0 to 86400")
+        );
         assert!(parse("[[gpus]]\n[[gpus]]\n").unwrap_err().contains("gpus[1]: uuid"));
-        assert!(parse("[errors]\nnvmlInit = \"BROKEN\"\n").unwrap_err().contains("unknown variant `BROKEN`"));
+        assert!(
+            parse("gpus = []\n[errors]\nnvmlInit = \"BROKEN\"\n")
+                .unwrap_err()
+                .contains("unknown variant `BROKEN`")
+        );
         assert!(parse("[[gpus]]\n[gpus.nvlink]\ndown = [18]\n").unwrap_err().contains("links 0 to 17"));
         assert!(parse("[[gpus]]\npci_address = \"5d:20.0\"\n").unwrap_err().contains("not a PCI address"));
     }

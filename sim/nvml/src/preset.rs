@@ -203,6 +203,7 @@ fn h100() -> Gpu {
         compute_mode: ComputeMode::Default,
         energy_mj: 0,
         clock_events: BTreeSet::from([ClockEvent::GpuIdle]),
+        clock_event_ns: BTreeMap::new(),
         recovery_action: RecoveryAction::None,
         memory: memory(81559, 551, 131_072),
         temperature: Temperature {
