@@ -655,9 +655,10 @@ fn nvlink5(policy: Policy, message: &str) -> Policy {
     }
 }
 
-/// The severity word right before `XC<n>`, `i<n>` or `Link`, with registers after it: a process name is too short for that.
+/// The severity word right before `XC<n>`, `i<n>` or `Link`, with registers that end the line: a process name never does.
 fn nvlink5_word(message: &str) -> Option<Word> {
-    let (head, _) = message.split_once(" (0x")?;
+    registers(message)?;
+    let (head, _) = message.rsplit_once('(')?;
     let words: Vec<&str> = head.split_ascii_whitespace().collect();
     let at = words.iter().rposition(|w| matches!(*w, "Fatal" | "Nonfatal" | "Non-fatal"))?;
     let numbered = |w: &str, prefix: &str| {
@@ -1005,6 +1006,7 @@ mod tests {
             "145, pid=9, name=a, RLW_SRC_TRACK Non-fatal XC1 i0 Link 3 (0x1 0x2)",
             // A process that calls itself "SAW Fatal XC0": the driver's own word stands next to the link.
             "145, pid=9, name=SAW Fatal XC0, RLW_REMAP Nonfatal XC0 i0 Link 00 (0x4 0x1)",
+            "145, pid=9, name=, , (0x1, RLW_REMAP Nonfatal XC0 i0 Link 00 (0x4 0x1)",
             "145, pid=9, name=a, Fatal i0, RLW_REMAP Nonfatal XC0 i0 Link 00 (0x4 0x1)",
         ] {
             assert_eq!(meaning(&line(text)), (Drain::No, Action::None, Severity::Warn), "{text}");
