@@ -9,8 +9,15 @@
 
 pub mod audit;
 pub mod collect;
+pub mod explain;
+pub mod judge;
+pub mod load;
+pub mod methodology;
+pub mod rating;
 pub mod record;
+pub mod report;
 pub mod run;
+pub mod score;
 
 use std::fmt::{self, Display};
 

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use scoring::{audit, collect};
+use scoring::{audit, collect, explain, report, score};
 
 /// GPU-cluster measurements and evidence to a rating
 #[derive(Debug, Parser)]
@@ -19,12 +19,25 @@ enum Command {
     Collect(collect::Args),
     /// Look at the cluster and its nodes, write records
     Audit(audit::Args),
+    /// Score a results folder: score.json, report.txt, report.html
+    #[command(after_help = "Exit code: 0 rated, 1 measured but not rated, 2 bad input.")]
+    Score(score::Args),
+    /// Write report.txt and report.html of a results folder
+    Report(report::Args),
+    /// Show one criterion: its rule and, for a results folder, its values and evidence
+    Explain(explain::ExplainArgs),
+    /// List, show or check the criteria
+    Criteria(explain::CriteriaArgs),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Collect(args) => collect::run(&args),
         Command::Audit(args) => audit::run(&args),
+        Command::Score(args) => score::run(&args),
+        Command::Report(args) => report::run(&args),
+        Command::Explain(args) => explain::explain(&args),
+        Command::Criteria(args) => explain::criteria(&args),
     };
     match result {
         Ok(code) => ExitCode::from(code),

@@ -2,6 +2,7 @@
 //!
 //! The metric names, units and parameters in use are listed in `docs/metrics.md`.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 use std::fs::{self, File, OpenOptions};
@@ -147,7 +148,7 @@ pub struct Evidence {
 }
 
 /// One value of `params`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Scalar {
     /// `true`, `false`.
@@ -167,6 +168,52 @@ impl Scalar {
             Self::Int(value) => Some(*value as f64),
             Self::Float(value) => Some(*value),
             Self::Bool(_) | Self::Text(_) => None,
+        }
+    }
+}
+
+impl Scalar {
+    /// Whole numbers as [`Scalar::Int`], so that `8` and `8.0` name the same record.
+    #[must_use]
+    pub fn canonical(self) -> Self {
+        match self {
+            Self::Float(value) if value.fract() == 0.0 && value.abs() < 9e15 => Self::Int(value as i64),
+            other => other,
+        }
+    }
+
+    fn rank(&self) -> u8 {
+        match self {
+            Self::Bool(_) => 0,
+            Self::Int(_) => 1,
+            Self::Float(_) => 2,
+            Self::Text(_) => 3,
+        }
+    }
+}
+
+impl PartialEq for Scalar {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Scalar {}
+
+impl PartialOrd for Scalar {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Scalar {
+    fn cmp(&self, other: &Self) -> Ordering {
+        match (self, other) {
+            (Self::Bool(a), Self::Bool(b)) => a.cmp(b),
+            (Self::Int(a), Self::Int(b)) => a.cmp(b),
+            (Self::Float(a), Self::Float(b)) => a.total_cmp(b),
+            (Self::Text(a), Self::Text(b)) => a.cmp(b),
+            _ => self.rank().cmp(&other.rank()),
         }
     }
 }

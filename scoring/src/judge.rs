@@ -1,0 +1,599 @@
+//! Records to criterion states.
+//!
+//! Every measure of a criterion asks for instances (the cluster, each node, each GPU, each listed value). An instance
+//! without a believed value is never a pass and never a zero: the criterion is then unknown or unavailable, unless
+//! another instance proves the failure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::load::{Entry, Key, Loaded, number, params_text};
+use crate::methodology::{Combine, Criterion, Measure, Methodology, Per, Pick, Reference, Rule, Span};
+use crate::record::{State, Subject};
+use crate::run::Hardware;
+
+/// A share in millionths: all results are fixed point, so they print the same everywhere.
+pub type Micro = u32;
+
+/// 1.0
+pub const ONE: Micro = 1_000_000;
+
+/// A finite number in [0, 1] as fixed point, rounded to the nearest.
+pub fn micro(value: f64) -> Micro {
+    // In range by the clamp.
+    (value.clamp(0.0, 1.0) * f64::from(ONE)).round() as Micro
+}
+
+/// What became of a criterion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Outcome {
+    /// Seen to hold, wholly or in part.
+    Pass,
+    /// Seen not to hold.
+    Fail,
+    /// Somebody looked, or there is no record: no valid value.
+    Unknown,
+    /// Nobody could look.
+    Unavailable,
+    /// Out of the question, for a reason of the closed list.
+    NotApplicable,
+}
+
+impl Outcome {
+    /// The word of score.json.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Pass => "pass",
+            Self::Fail => "fail",
+            Self::Unknown => "unknown",
+            Self::Unavailable => "unavailable",
+            Self::NotApplicable => "not_applicable",
+        }
+    }
+}
+
+/// One value that counted for a criterion.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Observed {
+    /// Metric.
+    pub metric: String,
+    /// Subject.
+    pub subject: Subject,
+    /// `, key=value` ...
+    pub params: String,
+    /// The value.
+    pub value: f64,
+    /// Its unit.
+    pub unit: String,
+    /// Its score.
+    pub score: Micro,
+    /// Index into [`Loaded::files`] and pointer.
+    pub evidence: Option<(usize, Option<String>)>,
+}
+
+/// A criterion's state with its grounds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Verdict {
+    /// Criterion id.
+    pub id: String,
+    /// The state.
+    pub outcome: Outcome,
+    /// Present for pass (above 0) and fail (0).
+    pub value: Option<Micro>,
+    /// Why; empty for a plain pass.
+    pub reason: String,
+    /// Values that counted, lowest score first.
+    pub observed: Vec<Observed>,
+    /// Instances asked for, and those with a value.
+    pub instances: (usize, usize),
+    /// A claim counted.
+    pub declared: bool,
+}
+
+/// What became of one instance.
+#[derive(Debug)]
+enum Instance {
+    Known(Micro, Option<Box<Observed>>),
+    Unknown(String),
+    Unavailable(String),
+    NotApplicable(String),
+}
+
+/// Records by metric, and what the GPUs are.
+pub struct Evidence<'a> {
+    loaded: &'a Loaded,
+    methodology: &'a Methodology,
+    by_metric: BTreeMap<&'a str, Vec<(&'a Key, &'a Entry)>>,
+    model: Result<String, String>,
+}
+
+impl<'a> Evidence<'a> {
+    /// Indexes the records by metric.
+    pub fn new(loaded: &'a Loaded, methodology: &'a Methodology) -> Self {
+        let mut by_metric: BTreeMap<&str, Vec<_>> = BTreeMap::new();
+        for (key, entry) in &loaded.entries {
+            by_metric.entry(&key.metric).or_default().push((key, entry));
+        }
+        let mut evidence = Self { loaded, methodology, by_metric, model: Err(String::new()) };
+        evidence.model = evidence.find_model();
+        evidence
+    }
+
+    /// The one GPU model of all nodes.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn model(&self) -> Result<&str, &str> {
+        self.model.as_deref().map_err(String::as_str)
+    }
+
+    fn of(&self, metric: &str) -> &[(&'a Key, &'a Entry)] {
+        self.by_metric.get(metric).map_or(&[], Vec::as_slice)
+    }
+
+    /// Every GPU of every node must say its model, else a reference would be a guess.
+    fn find_model(&self) -> Result<String, String> {
+        if self.loaded.run.hardware == Hardware::Cpu {
+            return Err("the run was CPU-only, there is no reference value for it".to_owned());
+        }
+        let mut models = BTreeSet::new();
+        let mut seen: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
+        for (key, entry) in self.of("gpu_info") {
+            if entry.believed().is_none() {
+                continue;
+            }
+            if let (Some(node), Some(gpu)) = (&key.subject.node, key.subject.gpu) {
+                seen.entry(node).or_default().insert(gpu);
+            }
+            if let Some(model) = key.params.get("model") {
+                models.insert(model.to_string());
+            }
+        }
+        if models.len() > 1 {
+            let models: Vec<String> = models.into_iter().collect();
+            return Err(format!(
+                "the nodes have different GPU models ({}), so no reference fits",
+                models.join(", ")
+            ));
+        }
+        let Some(model) = models.pop_first() else {
+            return Err("no GPU model is recorded, so there is no reference value".to_owned());
+        };
+        for node in &self.loaded.run.nodes {
+            let gpus = self.gpus(node).map_err(|(_, reason)| reason)?;
+            let known = seen.get(node.as_str()).map_or(0, BTreeSet::len);
+            if known < gpus as usize {
+                return Err(format!("node {node} names the model of {known} of its {gpus} GPUs"));
+            }
+        }
+        Ok(model)
+    }
+
+    /// How many GPUs a node has.
+    fn gpus(&self, node: &str) -> Result<u32, (bool, String)> {
+        for (key, entry) in self.of("gpu_count") {
+            if key.subject.node.as_deref() != Some(node) {
+                continue;
+            }
+            return match entry.believed() {
+                Some(value) if value < 1.0 => Err((true, format!("node {node} has no GPU"))),
+                // Range-checked by metrics.tsv.
+                Some(value) => Ok(value as u32),
+                None if entry.state == State::Unavailable => Err((true, why(key, entry))),
+                None => Err((false, why(key, entry))),
+            };
+        }
+        Err((false, format!("no gpu_count of node {node}")))
+    }
+
+    /// Decides one criterion.
+    pub fn judge(&self, criterion: &Criterion) -> Verdict {
+        let mut instances = Vec::new();
+        for measure in &criterion.measures {
+            self.measure(criterion, measure, &mut instances);
+        }
+        combine(criterion, instances)
+    }
+
+    fn measure(&self, criterion: &Criterion, measure: &Measure, instances: &mut Vec<Instance>) {
+        let values: Vec<Option<&str>> = match &measure.each {
+            Some(each) => each.values.iter().map(|value| Some(value.as_str())).collect(),
+            None => vec![None],
+        };
+        let mut subjects: Vec<Result<Subject, Instance>> = Vec::new();
+        match measure.per {
+            Per::Cluster => subjects.push(Ok(Subject::default())),
+            Per::Node => {
+                subjects.extend(self.loaded.run.nodes.iter().map(|node| Ok(Subject::node(node.as_str()))));
+            }
+            Per::Gpu => {
+                for node in &self.loaded.run.nodes {
+                    match self.gpus(node) {
+                        Ok(gpus) => subjects.extend(
+                            (0..gpus)
+                                .map(|gpu| Ok(Subject { gpu: Some(gpu), ..Subject::node(node.as_str()) })),
+                        ),
+                        Err((true, reason)) => subjects.push(Err(Instance::Unavailable(reason))),
+                        Err((false, reason)) => subjects.push(Err(Instance::Unknown(reason))),
+                    }
+                }
+            }
+        }
+        if subjects.is_empty() {
+            instances.push(Instance::Unknown("run.json names no node".to_owned()));
+        }
+        for subject in subjects {
+            match subject {
+                Ok(subject) => instances
+                    .extend(values.iter().map(|value| self.instance(criterion, measure, &subject, *value))),
+                Err(instance) => instances.push(instance),
+            }
+        }
+    }
+
+    fn matching(
+        &self,
+        measure: &Measure,
+        subject: &Subject,
+        value: Option<&str>,
+    ) -> Vec<(&'a Key, &'a Entry)> {
+        let each = measure.each.as_ref().map(|each| each.param.as_str()).zip(value);
+        self.of(&measure.metric)
+            .iter()
+            .filter(|(key, _)| {
+                let here = match measure.per {
+                    Per::Cluster => true,
+                    Per::Node => key.subject.node == subject.node,
+                    Per::Gpu => key.subject.node == subject.node && key.subject.gpu == subject.gpu,
+                };
+                let listed = each.is_none_or(|(param, value)| {
+                    key.params.get(param).is_some_and(|found| found.to_string() == value)
+                });
+                let filtered =
+                    measure.filter.iter().all(|(param, value)| key.params.get(param) == Some(value));
+                let nodes = key.params.get("nodes").and_then(crate::record::Scalar::as_f64);
+                let spans = match measure.span {
+                    None => true,
+                    Some(Span::Inside) => nodes == Some(1.0),
+                    Some(Span::Between) => nodes.is_some_and(|nodes| nodes >= 2.0),
+                };
+                here && listed && filtered && spans
+            })
+            .copied()
+            .collect()
+    }
+
+    fn instance(
+        &self,
+        criterion: &Criterion,
+        measure: &Measure,
+        subject: &Subject,
+        value: Option<&str>,
+    ) -> Instance {
+        let found = self.matching(measure, subject, value);
+        let claim = measure.or_claim.as_ref().and_then(|item| {
+            self.of("claim").iter().copied().find(|(key, entry)| {
+                entry.believed().is_some()
+                    && key.params.get("item").is_some_and(|found| found.to_string() == *item)
+            })
+        });
+        let result = self.decide(criterion, measure, subject, value, &found);
+        match (result, claim) {
+            (Instance::Unknown(_) | Instance::Unavailable(_), Some((key, entry))) => {
+                let score = if entry.value == Some(1.0) { ONE } else { 0 };
+                Instance::Known(
+                    score,
+                    Some(Box::new(observed(key, entry, entry.value.unwrap_or_default(), score))),
+                )
+            }
+            (result, _) => result,
+        }
+    }
+
+    fn decide(
+        &self,
+        criterion: &Criterion,
+        measure: &Measure,
+        subject: &Subject,
+        value: Option<&str>,
+        found: &[(&'a Key, &'a Entry)],
+    ) -> Instance {
+        if found.is_empty() {
+            let what = value.map(|value| format!(" {value}")).unwrap_or_default();
+            return Instance::Unknown(format!("no record of {}{what} for {subject}", measure.metric));
+        }
+        if let Rule::Spread { points } = &measure.rule {
+            return self.spread(measure, points, found);
+        }
+        let mut known: Option<(Micro, Observed)> = None;
+        let mut unknown = None;
+        let mut unavailable = None;
+        let mut not_applicable = None;
+        for (key, entry) in found {
+            match self.score(measure, key, entry) {
+                Ok(score) => {
+                    let better = known.as_ref().is_none_or(|(old, _)| match measure.pick {
+                        Pick::Worst => score < *old,
+                        Pick::Best => score > *old,
+                    });
+                    if better {
+                        let seen = observed(key, entry, entry.value.unwrap_or_default(), score);
+                        known = Some((score, seen));
+                    }
+                }
+                Err(reason) => match entry.state {
+                    State::NotApplicable => match allowed(criterion, entry) {
+                        Some(reason) => not_applicable = Some(reason),
+                        None => {
+                            unknown = Some(format!("{reason}, which is not a reason this criterion accepts"));
+                        }
+                    },
+                    State::Unavailable => unavailable = Some(reason),
+                    State::Unknown | State::Measured => unknown = Some(reason),
+                },
+            }
+        }
+        // With `worst`, one record that could not be judged leaves the instance open unless another proves a failure.
+        let open = measure.pick == Pick::Worst && (unknown.is_some() || unavailable.is_some());
+        match (known, unknown, unavailable, not_applicable) {
+            (Some((score, seen)), ..) if score == 0 || !open => Instance::Known(score, Some(Box::new(seen))),
+            (_, Some(reason), ..) => Instance::Unknown(reason),
+            (_, None, Some(reason), _) => Instance::Unavailable(reason),
+            (_, None, None, Some(reason)) => Instance::NotApplicable(reason),
+            (..) => Instance::Unknown(format!("no valid value of {}", measure.metric)),
+        }
+    }
+
+    fn spread(&self, measure: &Measure, points: &[[f64; 2]], found: &[(&'a Key, &'a Entry)]) -> Instance {
+        let mut values = Vec::new();
+        let mut nodes = BTreeSet::new();
+        for (key, entry) in found {
+            match entry.believed() {
+                Some(value) => {
+                    values.push((value, *key, *entry));
+                    nodes.extend(key.subject.node.as_deref());
+                }
+                None if entry.state == State::Unavailable => return Instance::Unavailable(why(key, entry)),
+                None => return Instance::Unknown(why(key, entry)),
+            }
+        }
+        if measure.complete == Some(Per::Node) {
+            let missing: Vec<&str> = self
+                .loaded
+                .run
+                .nodes
+                .iter()
+                .map(String::as_str)
+                .filter(|node| !nodes.contains(node))
+                .collect();
+            if !missing.is_empty() {
+                return Instance::Unknown(format!(
+                    "no record of {} for {}",
+                    measure.metric,
+                    missing.join(", ")
+                ));
+            }
+        }
+        values.sort_by(|a, b| a.0.total_cmp(&b.0));
+        if values.len() < 2 {
+            return Instance::Unavailable(format!("one record of {} has no spread", measure.metric));
+        }
+        let middle = values.len() / 2;
+        let median = if values.len() % 2 == 1 {
+            values[middle].0
+        } else {
+            f64::midpoint(values[middle - 1].0, values[middle].0)
+        };
+        let (largest, key, entry) = values[values.len() - 1];
+        if median <= 0.0 {
+            return Instance::Unknown(format!("the median of {} is {}", measure.metric, number(median)));
+        }
+        let score = micro(curve(points, largest / median - 1.0));
+        Instance::Known(score, Some(Box::new(observed(key, entry, largest, score))))
+    }
+
+    /// A record's score, or why it has none.
+    fn score(&self, measure: &Measure, key: &Key, entry: &Entry) -> Result<Micro, String> {
+        let value = entry.believed().ok_or_else(|| why(key, entry))?;
+        let score = match &measure.rule {
+            Rule::Flag { pass } => f64::from(u8::from(value == f64::from(*pass))),
+            Rule::AtMost { limit } => f64::from(u8::from(value <= *limit)),
+            Rule::AtLeast { limit } => f64::from(u8::from(value >= *limit)),
+            Rule::Curve { points } => curve(points, value),
+            Rule::AnyText { param, values } => {
+                let text = key.params.get(param).map(ToString::to_string).unwrap_or_default();
+                if !values.contains(&text) {
+                    return Err(format!("{param} {text:?} neither proves nor disproves it"));
+                }
+                1.0
+            }
+            // Judged over all records of an instance.
+            Rule::Spread { .. } => return Err("a spread needs several records".to_owned()),
+            Rule::Reference => {
+                let reference = self.reference(key)?;
+                if value > reference.ceiling {
+                    return Err(format!(
+                        "{} {} is impossible, the ceiling is {} ({}; {})",
+                        number(value),
+                        entry.unit,
+                        number(reference.ceiling),
+                        reference.basis,
+                        reference.id
+                    ));
+                }
+                curve(&reference.points(), value)
+            }
+        };
+        Ok(micro(score))
+    }
+
+    /// The row of references.tsv that fits a record of this run's GPU model.
+    ///
+    /// # Errors
+    /// Why none fits.
+    pub fn reference(&self, key: &Key) -> Result<&'a Reference, String> {
+        let model = self.model().map_err(str::to_owned)?;
+        let whole = |name: &str| key.params.get(name).and_then(crate::record::Scalar::as_f64);
+        let fits =
+            |wanted: Option<i64>, name: &str| wanted.is_none_or(|wanted| whole(name) == Some(wanted as f64));
+        self.methodology
+            .references
+            .iter()
+            .find(|reference| {
+                reference.metric == key.metric
+                    && reference.gpus.iter().any(|gpu| gpu == model)
+                    && reference.params.iter().all(|(param, value)| key.params.get(param) == Some(value))
+                    && fits(reference.nodes, "nodes")
+                    && fits(reference.ranks, "ranks")
+                    && reference
+                        .size_min
+                        .is_none_or(|least| whole("size").is_some_and(|size| size >= least as f64))
+            })
+            .ok_or_else(|| format!("there is no reference value for {model}{}", params_text(&key.params)))
+    }
+}
+
+/// Why an entry has no believed value.
+fn why(key: &Key, entry: &Entry) -> String {
+    let reason = match (&entry.flaw, &entry.detail) {
+        (Some(flaw), _) => flaw.as_str(),
+        (None, Some(detail)) => detail.as_str(),
+        (None, None) => "no reason given",
+    };
+    format!("{} of {}: {reason}", key.metric, key.subject)
+}
+
+/// The reason of the closed list that `detail` starts with, when the criterion accepts it.
+fn allowed(criterion: &Criterion, entry: &Entry) -> Option<String> {
+    let detail = entry.detail.as_deref()?;
+    let reason = detail.split(':').next().unwrap_or(detail).trim();
+    criterion.na.iter().any(|accepted| accepted == reason).then(|| reason.to_owned())
+}
+
+fn observed(key: &Key, entry: &Entry, value: f64, score: Micro) -> Observed {
+    Observed {
+        metric: key.metric.clone(),
+        subject: key.subject.clone(),
+        params: params_text(&key.params),
+        value,
+        unit: entry.unit.clone(),
+        score,
+        evidence: entry.evidence.clone(),
+    }
+}
+
+/// Piecewise linear, constant beyond the ends. `points` has rising values.
+pub fn curve(points: &[[f64; 2]], value: f64) -> f64 {
+    let mut before: Option<[f64; 2]> = None;
+    for point in points {
+        if value <= point[0] {
+            return match before {
+                None => point[1],
+                Some(low) => {
+                    let share = (value - low[0]) / (point[0] - low[0]);
+                    low[1] + share * (point[1] - low[1])
+                }
+            };
+        }
+        before = Some(*point);
+    }
+    before.map_or(0.0, |last| last[1])
+}
+
+/// Reasons named in a verdict before "and N more".
+const REASONS: usize = 2;
+/// Observed values kept in a verdict.
+const OBSERVED: usize = 5;
+
+fn combine(criterion: &Criterion, instances: Vec<Instance>) -> Verdict {
+    let asked = instances.len();
+    let (mut scores, mut seen) = (Vec::new(), Vec::new());
+    let (mut unknown, mut unavailable, mut not_applicable) = (Vec::new(), Vec::new(), Vec::new());
+    for instance in instances {
+        match instance {
+            Instance::Known(score, observed) => {
+                scores.push(score);
+                seen.extend(observed.map(|one| *one));
+            }
+            Instance::Unknown(reason) => unknown.push(reason),
+            Instance::Unavailable(reason) => unavailable.push(reason),
+            Instance::NotApplicable(reason) => not_applicable.push(reason),
+        }
+    }
+    let declared = seen.iter().any(|observed| observed.metric == "claim");
+    // Lowest score first; ties in the order of subject and params, so that the list is always the same.
+    seen.sort_by(|a, b| {
+        a.score
+            .cmp(&b.score)
+            .then_with(|| a.metric.cmp(&b.metric))
+            .then_with(|| a.subject.cmp(&b.subject))
+            .then_with(|| a.params.cmp(&b.params))
+    });
+    let failed = scores.iter().filter(|score| **score == 0).count();
+    let lowest = scores.iter().min().copied();
+    let known = scores.len();
+    let (outcome, value, reason) = match (criterion.combine, lowest) {
+        (Combine::All, Some(0)) => {
+            (Outcome::Fail, Some(0), format!("{failed} of {asked}: {}", failures(&seen)))
+        }
+        _ if !unknown.is_empty() => {
+            unknown.extend(unavailable);
+            (Outcome::Unknown, None, listed(&unknown))
+        }
+        _ if !unavailable.is_empty() => (Outcome::Unavailable, None, listed(&unavailable)),
+        (_, None) => (Outcome::NotApplicable, None, listed(&not_applicable)),
+        (Combine::All, Some(lowest)) => {
+            let reason =
+                if lowest == ONE { String::new() } else { format!("lowest: {}", failures(&seen[..1])) };
+            (Outcome::Pass, Some(lowest), reason)
+        }
+        (Combine::Share, Some(_)) => {
+            let sum: u64 = scores.iter().map(|score| u64::from(*score)).sum();
+            let mean = (sum / known as u64) as Micro;
+            let short: Vec<Observed> = seen.iter().filter(|one| one.score < ONE).cloned().collect();
+            let reason = if short.is_empty() {
+                String::new()
+            } else {
+                format!("{} of {known} fall short: {}", short.len(), failures(&short))
+            };
+            (if mean == 0 { Outcome::Fail } else { Outcome::Pass }, Some(mean), reason)
+        }
+    };
+    seen.truncate(OBSERVED);
+    Verdict {
+        id: criterion.id.clone(),
+        outcome,
+        value,
+        reason,
+        observed: seen,
+        instances: (asked, known),
+        declared,
+    }
+}
+
+fn failures(seen: &[Observed]) -> String {
+    let texts: Vec<String> = seen
+        .iter()
+        .take_while(|one| one.score == seen[0].score)
+        .map(|one| {
+            let unit = if one.unit.is_empty() { String::new() } else { format!(" {}", one.unit) };
+            format!("{} {}{unit} ({}{})", one.metric, number(one.value), one.subject, one.params)
+        })
+        .collect();
+    listed(&texts)
+}
+
+fn listed(reasons: &[String]) -> String {
+    let mut distinct: Vec<&str> = Vec::new();
+    for reason in reasons {
+        if !distinct.contains(&reason.as_str()) {
+            distinct.push(reason);
+        }
+    }
+    let more = distinct.len().saturating_sub(REASONS);
+    distinct.truncate(REASONS);
+    let mut text = distinct.join("; ");
+    if more > 0 {
+        text.push_str(&format!("; and {more} more"));
+    }
+    text
+}

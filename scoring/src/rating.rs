@@ -1,0 +1,335 @@
+//! Criterion states to category scores, bounds, gates, caps and a tier.
+//!
+//! Inside a category: weighted arithmetic mean. Across categories: weighted geometric mean with a floor, so that a
+//! category at zero cannot be bought back. Only *not applicable* leaves the denominator.
+
+use crate::judge::{Micro, ONE, Outcome, Verdict, micro};
+use crate::load::Loaded;
+use crate::methodology::{Cap, CapWhen, Methodology, NotRatedWhen, Tier};
+use crate::record::Provenance;
+use crate::run::Hardware;
+
+/// Score, coverage and bounds: always shown together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// Over what was seen; absent when nothing was.
+    pub score: Option<Micro>,
+    /// Weight that was seen, of the weight that applies.
+    pub coverage: Micro,
+    /// Everything not seen counts 0.
+    pub lower: Micro,
+    /// Everything not seen counts 1.
+    pub upper: Micro,
+}
+
+/// A category's result; `bounds` is absent when no criterion applies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CategoryResult {
+    /// Category id.
+    pub id: String,
+    /// For people.
+    pub name: String,
+    /// Percent.
+    pub weight: u32,
+    /// Absent when no criterion applies.
+    pub bounds: Option<Bounds>,
+    /// Criteria by state: pass, fail, unknown, unavailable, not applicable.
+    pub counts: [usize; 5],
+}
+
+/// A gate's state: passed, failed, unknown or not applicable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GateResult {
+    /// Criterion id.
+    pub id: String,
+    /// The criterion's state.
+    pub outcome: Outcome,
+    /// Why.
+    pub reason: String,
+}
+
+impl GateResult {
+    /// The word of score.json: gates are passed, failed or unknown.
+    pub fn word(&self) -> &'static str {
+        match self.outcome {
+            Outcome::Pass => "passed",
+            Outcome::Fail => "failed",
+            Outcome::Unknown | Outcome::Unavailable => "unknown",
+            Outcome::NotApplicable => "not_applicable",
+        }
+    }
+}
+
+/// A cap that applies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CapResult {
+    /// Id in rating.toml.
+    pub id: String,
+    /// The best tier left.
+    pub tier: String,
+    /// What it saw, and the rule's reason.
+    pub reason: String,
+}
+
+/// A tier with the rule that decided it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Estimate {
+    /// Tier id.
+    pub tier: String,
+    /// What the lower bound alone would give.
+    pub by_score: String,
+    /// Cap id, or `lower_bound`.
+    pub decided_by: String,
+    /// One sentence.
+    pub because: String,
+    /// A gate was not assessed.
+    pub provisional: bool,
+    /// Caps that apply, the deciding one first.
+    pub caps: Vec<CapResult>,
+}
+
+/// The whole result.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rating {
+    /// Absent when no criterion applies.
+    pub bounds: Bounds,
+    /// The lower bound when claims count nothing.
+    pub measured_lower: Micro,
+    /// In the order of rating.toml.
+    pub categories: Vec<CategoryResult>,
+    /// In the order of criteria.toml.
+    pub gates: Vec<GateResult>,
+    /// What the tier would be.
+    pub estimate: Estimate,
+    /// Why the estimate is no rating; empty when it is one.
+    pub not_rated: Vec<String>,
+}
+
+impl Rating {
+    /// The run is rated: it is not CPU-only, simulated or synthetic, and somebody could look at enough of it.
+    pub fn is_rated(&self) -> bool {
+        self.not_rated.is_empty() && self.estimate.tier != UNAVAILABLE
+    }
+}
+
+/// Nobody could tell.
+pub const UNAVAILABLE: &str = "unavailable";
+/// Seen to fail.
+pub const UNDERPERFORMING: &str = "underperforming";
+
+/// Name of a tier for people.
+pub fn tier_name<'a>(tiers: &'a [Tier], id: &'a str) -> &'a str {
+    match id {
+        UNAVAILABLE => "Unavailable",
+        UNDERPERFORMING => "Underperforming",
+        _ => tiers.iter().find(|tier| tier.id == id).map_or(id, |tier| &tier.name),
+    }
+}
+
+/// Place of a tier from the best: tiers, then Unavailable, then Underperforming.
+fn place(tiers: &[Tier], id: &str) -> usize {
+    match id {
+        UNAVAILABLE => tiers.len(),
+        UNDERPERFORMING => tiers.len() + 1,
+        _ => tiers.iter().position(|tier| tier.id == id).unwrap_or(tiers.len()),
+    }
+}
+
+/// Rates a run from its verdicts, which are in the order of `methodology.criteria`.
+pub fn rate(methodology: &Methodology, loaded: &Loaded, verdicts: &[Verdict]) -> Rating {
+    let categories = categories(methodology, verdicts, false);
+    let measured: Vec<CategoryResult> = self::categories(methodology, verdicts, true);
+    let floor = methodology.rules.floor;
+    let bounds = across(&categories, floor);
+    let measured_lower = across(&measured, floor).lower;
+    let gates: Vec<GateResult> = methodology
+        .criteria
+        .iter()
+        .zip(verdicts)
+        .filter(|(criterion, _)| criterion.gate.is_some())
+        .map(|(criterion, verdict)| GateResult {
+            id: criterion.id.clone(),
+            outcome: verdict.outcome,
+            reason: verdict.reason.clone(),
+        })
+        .collect();
+    let estimate = estimate(methodology, bounds, measured_lower, &gates);
+    let synthetic = loaded.entries.values().any(|entry| entry.provenance == Provenance::Synthetic);
+    let not_rated = methodology
+        .rules
+        .not_rated
+        .iter()
+        .filter(|rule| match rule.when {
+            NotRatedWhen::Cpu => loaded.run.hardware == Hardware::Cpu,
+            NotRatedWhen::Simulated => loaded.run.simulated,
+            NotRatedWhen::Synthetic => synthetic,
+        })
+        .map(|rule| rule.text.clone())
+        .collect();
+    Rating { bounds, measured_lower, categories, gates, estimate, not_rated }
+}
+
+/// With `measured_only`, a verdict that a claim decided counts as unknown.
+fn categories(methodology: &Methodology, verdicts: &[Verdict], measured_only: bool) -> Vec<CategoryResult> {
+    let weigh = |id: &str| {
+        let mut counts = [0; 5];
+        let mut rows = Vec::new();
+        for (criterion, verdict) in methodology.criteria.iter().zip(verdicts) {
+            if criterion.category == id {
+                counts[verdict.outcome as usize] += 1;
+                let value = verdict.value.filter(|_| !(measured_only && verdict.declared));
+                if verdict.outcome != Outcome::NotApplicable {
+                    rows.push((criterion.weight, value));
+                }
+            }
+        }
+        (inside(&rows), counts)
+    };
+    methodology
+        .rules
+        .category
+        .iter()
+        .map(|category| {
+            let (bounds, counts) = weigh(&category.id);
+            CategoryResult {
+                id: category.id.clone(),
+                name: category.name.clone(),
+                weight: category.weight,
+                bounds,
+                counts,
+            }
+        })
+        .collect()
+}
+
+/// Weighted arithmetic mean over (weight, value); a value that is absent was not seen.
+pub fn inside(rows: &[(u32, Option<Micro>)]) -> Option<Bounds> {
+    let all: u64 = rows.iter().map(|(weight, _)| u64::from(*weight)).sum();
+    if all == 0 {
+        return None;
+    }
+    let seen: u64 =
+        rows.iter().filter(|(_, value)| value.is_some()).map(|(weight, _)| u64::from(*weight)).sum();
+    let sum: u64 = rows
+        .iter()
+        .filter_map(|(weight, value)| value.map(|value| u64::from(*weight) * u64::from(value)))
+        .sum();
+    let unseen = (all - seen) * u64::from(ONE);
+    // Every quotient is at most 1e6. The lower bound rounds down, the upper one up.
+    Some(Bounds {
+        score: (seen > 0).then(|| ((sum + seen / 2) / seen) as Micro),
+        coverage: (seen * u64::from(ONE) / all) as Micro,
+        lower: (sum / all) as Micro,
+        upper: (sum + unseen).div_ceil(all) as Micro,
+    })
+}
+
+/// Weighted geometric mean over categories that apply, each counted as `floor` at least.
+pub fn across(categories: &[CategoryResult], floor: f64) -> Bounds {
+    let rows: Vec<(f64, Bounds)> = categories
+        .iter()
+        .filter_map(|category| category.bounds.map(|bounds| (f64::from(category.weight), bounds)))
+        .collect();
+    let mean = |values: Vec<(f64, Micro)>| {
+        let weight: f64 = values.iter().map(|(weight, _)| weight).sum();
+        if weight <= 0.0 {
+            return None;
+        }
+        let logarithm: f64 = values
+            .iter()
+            .map(|(weight, value)| weight * (f64::from(*value) / f64::from(ONE)).max(floor).ln())
+            .sum();
+        Some(micro((logarithm / weight).exp()))
+    };
+    let lower = mean(rows.iter().map(|(weight, bounds)| (*weight, bounds.lower)).collect()).unwrap_or(0);
+    let upper = mean(rows.iter().map(|(weight, bounds)| (*weight, bounds.upper)).collect()).unwrap_or(0);
+    let score = mean(rows.iter().filter_map(|(weight, bounds)| Some((*weight, bounds.score?))).collect());
+    let weight: u64 = rows.iter().map(|(weight, _)| *weight as u64).sum();
+    let covered: u64 = rows.iter().map(|(weight, bounds)| *weight as u64 * u64::from(bounds.coverage)).sum();
+    let coverage = covered.checked_div(weight).unwrap_or(0) as Micro;
+    // Rounding of logarithms must not turn the order around.
+    Bounds {
+        score: score.map(|score| score.clamp(lower, upper.max(lower))),
+        coverage,
+        lower,
+        upper: upper.max(lower),
+    }
+}
+
+/// The tier: the lowest of what the lower bound gives and what the caps leave.
+pub fn estimate(
+    methodology: &Methodology,
+    bounds: Bounds,
+    measured_lower: Micro,
+    gates: &[GateResult],
+) -> Estimate {
+    let tiers = &methodology.rules.tier;
+    let by_score = match tiers.iter().find(|tier| bounds.lower >= micro(tier.cut)) {
+        Some(tier) => tier.id.as_str(),
+        None if tiers.last().is_some_and(|last| bounds.upper < micro(last.cut)) => UNDERPERFORMING,
+        None => UNAVAILABLE,
+    };
+    let mut caps: Vec<CapResult> = methodology
+        .rules
+        .cap
+        .iter()
+        .filter_map(|cap| {
+            let seen = applies(cap, bounds, measured_lower, gates)?;
+            Some(CapResult {
+                id: cap.id.clone(),
+                tier: cap.tier.clone(),
+                reason: format!("{seen} ({})", cap.reason),
+            })
+        })
+        .collect();
+    // Stable: of two caps with the same tier, the one that stands later in rating.toml (gates) is named first.
+    caps.reverse();
+    caps.sort_by_key(|cap| std::cmp::Reverse(place(tiers, &cap.tier)));
+    let deciding = caps.first().filter(|cap| place(tiers, &cap.tier) > place(tiers, by_score));
+    let provisional = gates.iter().any(|gate| gate.word() == "unknown");
+    let lower = percent(bounds.lower);
+    let (tier, decided_by, because) = match deciding {
+        Some(cap) => (cap.tier.clone(), cap.id.clone(), cap.reason.clone()),
+        None => {
+            let because = match by_score {
+                UNAVAILABLE => format!(
+                    "the lower bound {lower} is below the last cut-off, but the upper bound {} is not: nobody could tell",
+                    percent(bounds.upper)
+                ),
+                UNDERPERFORMING => {
+                    format!("even the upper bound {} is below the last cut-off", percent(bounds.upper))
+                }
+                _ => format!("the lower bound is {lower}"),
+            };
+            (by_score.to_owned(), "lower_bound".to_owned(), because)
+        }
+    };
+    Estimate { tier, by_score: by_score.to_owned(), decided_by, because, provisional, caps }
+}
+
+/// What a cap saw, when it applies.
+fn applies(cap: &Cap, bounds: Bounds, measured_lower: Micro, gates: &[GateResult]) -> Option<String> {
+    let of = |word: &str| {
+        let ids: Vec<&str> =
+            gates.iter().filter(|gate| gate.word() == word).map(|gate| gate.id.as_str()).collect();
+        (!ids.is_empty()).then(|| ids.join(", "))
+    };
+    match cap.when {
+        CapWhen::CoverageBelow => (bounds.coverage < micro(cap.limit))
+            .then(|| format!("coverage {} is below {}", percent(bounds.coverage), percent(micro(cap.limit)))),
+        CapWhen::MeasuredBelow => (measured_lower < micro(cap.limit)).then(|| {
+            format!(
+                "the lower bound without claims, {}, is below {}",
+                percent(measured_lower),
+                percent(micro(cap.limit))
+            )
+        }),
+        CapWhen::GateUnknown => of("unknown").map(|ids| format!("provisional: gate {ids} not assessed")),
+        CapWhen::GateFailed => of("failed").map(|ids| format!("gate {ids} failed")),
+    }
+}
+
+/// One decimal, never rounded up to the next cut-off: `79.9 %`.
+pub fn percent(value: Micro) -> String {
+    format!("{}.{} %", value / 10_000, value / 1_000 % 10)
+}

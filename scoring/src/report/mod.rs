@@ -1,0 +1,149 @@
+//! `clustermax report`: text and HTML from the same evaluation.
+
+pub mod html;
+mod svg;
+pub mod text;
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::{Component, Path, PathBuf};
+
+use crate::Failure;
+use crate::load::{Entry, Key, Loaded};
+use crate::record::Scalar;
+use crate::score::{Evaluation, write_file};
+
+/// `clustermax report`
+#[derive(Debug, Clone, clap::Args)]
+pub struct Args {
+    /// Results folder
+    pub dir: PathBuf,
+    /// Write report.txt and report.html into this folder instead of the results folder
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Read the methodology from this folder instead of the built-in one
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+}
+
+/// Writes report.txt and report.html, and prints their paths.
+///
+/// # Errors
+/// Bad input or a folder that cannot be written (2).
+pub fn run(args: &Args) -> Result<u8, Failure> {
+    let evaluation = Evaluation::of(&args.dir, args.data.as_deref())?;
+    let out = args.out.as_deref().unwrap_or(&args.dir);
+    write_file(out, "report.txt", &text::render(&evaluation))?;
+    write_file(out, "report.html", &html::render(&evaluation, &link_base(&args.dir, out)))?;
+    print(&format!("{}\n{}\n", out.join("report.txt").display(), out.join("report.html").display()))?;
+    Ok(0)
+}
+
+/// Prints to stdout; a reader that went away (`| head`) is no error.
+///
+/// # Errors
+/// Anything else that stops the output.
+pub fn print(text: &str) -> Result<(), Failure> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::input(format!("cannot write to stdout: {error}; send it where there is space")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The relative path from `out` to the results folder, ending in `/`, empty when they are the same.
+pub fn link_base(dir: &Path, out: &Path) -> String {
+    let (Ok(dir), Ok(out)) = (dir.canonicalize(), out.canonicalize()) else {
+        return String::new();
+    };
+    let (dir, out): (Vec<Component>, Vec<Component>) =
+        (dir.components().collect(), out.components().collect());
+    let common = dir.iter().zip(&out).take_while(|(a, b)| a == b).count();
+    let mut base = "../".repeat(out.len() - common);
+    for part in &dir[common..] {
+        base.push_str(&part.as_os_str().to_string_lossy());
+        base.push('/');
+    }
+    base
+}
+
+/// Text from records for a terminal: control characters (escape sequences) become `?`.
+pub fn plain(text: &str) -> String {
+    text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
+}
+
+/// Bytes as nccl-tests users read them: `8 B`, `64 KiB`, `16 GiB`.
+pub fn bytes(size: f64) -> String {
+    let mut value = size;
+    for unit in ["B", "KiB", "MiB"] {
+        if value < 1024.0 {
+            return format!("{} {unit}", crate::load::number((value * 100.0).round() / 100.0));
+        }
+        value /= 1024.0;
+    }
+    format!("{} GiB", crate::load::number((value * 100.0).round() / 100.0))
+}
+
+/// Believed values that differ only in message size or subject.
+pub struct Group<'a> {
+    /// Stage.
+    pub stage: &'a str,
+    /// Metric.
+    pub metric: &'a str,
+    /// Unit.
+    pub unit: &'a str,
+    /// Params without the size.
+    pub params: BTreeMap<&'a str, &'a Scalar>,
+    /// Records with their values, lowest first.
+    pub values: Vec<(f64, &'a Key, &'a Entry)>,
+}
+
+impl Group<'_> {
+    /// `key=value, key=value`
+    pub fn label(&self) -> String {
+        let parts: Vec<String> = self.params.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        parts.join(", ")
+    }
+
+    /// The middle value.
+    pub fn median(&self) -> f64 {
+        let middle = self.values.len() / 2;
+        if self.values.len() % 2 == 1 {
+            self.values[middle].0
+        } else {
+            f64::midpoint(self.values[middle - 1].0, self.values[middle].0)
+        }
+    }
+}
+
+/// Groups believed values for a summary, in the order of keys.
+pub fn groups(loaded: &Loaded) -> Vec<Group<'_>> {
+    let mut groups: BTreeMap<(&str, &str, BTreeMap<&str, &Scalar>), Group<'_>> = BTreeMap::new();
+    for (key, entry) in &loaded.entries {
+        let Some(value) = entry.believed() else { continue };
+        let params: BTreeMap<&str, &Scalar> = key
+            .params
+            .iter()
+            .filter(|(param, _)| !matches!(param.as_str(), "size" | "rank"))
+            .map(|(param, value)| (param.as_str(), value))
+            .collect();
+        groups
+            .entry((&key.stage, &key.metric, params.clone()))
+            .or_insert_with(|| Group {
+                stage: &key.stage,
+                metric: &key.metric,
+                unit: &entry.unit,
+                params,
+                values: Vec::new(),
+            })
+            .values
+            .push((value, key, entry));
+    }
+    let mut groups: Vec<Group<'_>> = groups.into_values().collect();
+    for group in &mut groups {
+        group.values.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(b.1)));
+    }
+    groups
+}
