@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::xid::KernelEvent;
+use crate::xid::{KernelEvent, recovery_action};
 
 /// One value as seen, with "there is no such thing" and "could not be read" told apart.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -148,12 +148,15 @@ pub struct KernelFacts {
     pub events: Vec<SeenEvent>,
     /// Records lost to ring overruns since the last pass.
     pub lost: u64,
+    /// Logs that could not be read, a sentence each. Events of the others still count.
+    #[serde(default)]
+    pub unread: Vec<String>,
 }
 
 /// One kernel event with what became of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SeenEvent {
-    /// `boot_id/sequence` of the first record.
+    /// `LOG BOOT_ID/SEQUENCE` of the first record.
     pub key: String,
     /// The event.
     pub event: KernelEvent,
@@ -172,6 +175,8 @@ impl SeenEvent {
         self.event.pci == other.event.pci
             && self.event.token() == other.event.token()
             && self.event.synthetic == other.event.synthetic
+            // Xid 154 says each time which recovery action is asked for now.
+            && recovery_action(&self.event) == recovery_action(&other.event)
     }
 }
 

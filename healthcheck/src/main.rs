@@ -98,7 +98,9 @@ fn run(args: Args) -> Result<ExitCode, (u8, String)> {
         Command::Run { mode, json } => {
             let report = pass::run(&config()?, mode.into(), None);
             let text = match mode {
-                _ if json => serde_json::to_string_pretty(&report.verdict).map_err(|e| (3, e.to_string()))? + "\n",
+                _ if json => {
+                    serde_json::to_string_pretty(&report.verdict).map_err(|e| (3, e.to_string()))? + "\n"
+                }
                 ModeArg::Deep => table::verdict(&report.verdict),
                 // What a hook prints ends in slurmd's log at every interval: only what drains.
                 _ => table::draining(&report.verdict),

@@ -13,7 +13,7 @@ use crate::kmsg::Reader;
 use crate::source;
 use crate::state::{KnownGpu, Locked, State, write_atomic};
 use crate::verdict::{Action, Finding, Status, VERDICT_SCHEMA, Verdict};
-use crate::xid::{Fold, Scanner};
+use crate::xid::{Fold, Folded, Scanner};
 
 /// Largest verdict file in bytes: a prolog reads it in one go.
 const VERDICT_FILE_MAX: usize = 4096;
@@ -49,10 +49,7 @@ pub fn run(config: &Config, mode: Mode, own_job: Option<&str>) -> Report {
     let now = unix_time();
     let mut state = open_state(config, mode, &mut facts, now);
     // Read under the lock: of two passes at once only one may see a new line.
-    facts.kernel = read_kernel_log(config, &facts.boot_id, state.history(), now, until);
-    if let Reading::Value(kernel) = &facts.kernel {
-        state.history().events = kernel.events.clone();
-    }
+    facts.kernel = Reading::Value(read_kernel_log(config, &facts.boot_id, state.history(), now, until));
     let mut jobs = jobs::list(&config.paths.run_dir);
     facts.jobs = jobs.iter().map(Job::here).collect();
 
@@ -178,38 +175,27 @@ fn open_state(config: &Config, mode: Mode, facts: &mut Facts, now: f64) -> Histo
     }
 }
 
-/// Reads what is new in the kernel log and adds it to the events that are still open.
+/// Reads what is new in the kernel logs and adds it to the events that are still open. A log that cannot be
+/// read takes nothing from the others.
 fn read_kernel_log(
     config: &Config,
     boot_id: &str,
     history: &mut State,
     now: f64,
     until: Instant,
-) -> Reading<KernelFacts> {
-    let mut fold = Fold::default();
-    let mut lost = 0;
+) -> KernelFacts {
+    let mut facts = KernelFacts::default();
     let limit = Instant::now() + left(until, KERNEL_LOG_LIMIT);
     for path in std::iter::once(&config.paths.kmsg).chain(&config.paths.kmsg_files) {
-        match read_log(path, boot_id, history, limit, &mut fold) {
-            Ok(gap) => lost += gap,
+        match read_log(path, boot_id, history, limit, now) {
+            Ok(lost) => facts.lost += lost,
             // A followed file that nobody has written yet is an empty one; the kernel's own log must be there.
             Err(_) if *path != config.paths.kmsg && !path.exists() => {}
-            Err(e) => return Reading::Unknown(e.to_string()),
+            Err(e) => facts.unread.push(e.to_string()),
         }
     }
-    let new = fold
-        .finish()
-        .into_iter()
-        .map(|f| SeenEvent {
-            key: format!("{boot_id}/{}", f.event.seq),
-            event: f.event,
-            count: f.count,
-            seen: now,
-            handled: false,
-        })
-        .collect();
-    history.add_events(new);
-    Reading::Value(KernelFacts { events: history.events.clone(), lost })
+    facts.events.clone_from(&history.events);
+    facts
 }
 
 fn read_log(
@@ -217,15 +203,24 @@ fn read_log(
     boot_id: &str,
     history: &mut State,
     limit: Instant,
-    fold: &mut Fold,
+    now: f64,
 ) -> Result<u64, crate::kmsg::Error> {
-    let key = path.display().to_string();
+    let log = path.display().to_string();
     let mut scanner = Scanner::default();
+    let mut fold = Fold::default();
     let mut reader = Reader::open(path, boot_id)?;
-    let batch = reader.read_from(history.cursors.get(&key), limit, |record| {
+    let batch = reader.read_from(history.cursors.get(&log), limit, |record| {
         scanner.push(&record, |event| fold.add(event));
     })?;
-    history.cursors.insert(key, batch.cursor);
+    let seen = |f: Folded| SeenEvent {
+        key: format!("{log} {boot_id}/{}", f.event.seq),
+        event: f.event,
+        count: f.count,
+        seen: now,
+        handled: false,
+    };
+    history.add_events(fold.finish().into_iter().map(seen).collect());
+    history.cursors.insert(log, batch.cursor);
     Ok(batch.lost)
 }
 

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::facts::SeenEvent;
 use crate::kmsg::Cursor;
 use crate::sys;
+use crate::xid::recovery_action;
 
 /// Longest wait for another pass that holds the state.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
@@ -148,8 +149,17 @@ impl State {
     }
 
     /// Adds new events; one like an open event (same device, code and text) raises its count.
+    ///
+    /// An Xid 154 "changed to None" takes back what earlier ones of that GPU asked for.
     pub fn add_events(&mut self, new: Vec<SeenEvent>) {
         for event in new {
+            if recovery_action(&event.event) == Some(0) {
+                let same = |e: &&mut SeenEvent| {
+                    e.event.pci == event.event.pci && recovery_action(&e.event).is_some()
+                };
+                self.events.iter_mut().filter(same).for_each(|e| e.handled = true);
+                continue;
+            }
             match self.events.iter_mut().find(|e| !e.handled && e.same_fault(&event)) {
                 Some(open) => open.count += event.count,
                 None => self.events.push(event),
@@ -229,6 +239,26 @@ mod tests {
         let s = Locked::open(&d, "boot2", 0.0).unwrap();
         assert!(s.state.strikes.is_empty());
         assert_eq!(s.state.inventory.len(), 1);
+    }
+
+    #[test]
+    fn a_recovery_action_taken_back_closes_what_was_asked() {
+        let event = |seq: u64, text: &str| {
+            let line = format!(
+                "3,{seq},1,-;NVRM: Xid (PCI:3a1c:19:00): 154, pid=1, name=a, GPU recovery action changed from {text}"
+            );
+            let record = crate::kmsg::parse_record(line.as_bytes()).unwrap();
+            let event = crate::xid::events(&record).remove(0);
+            SeenEvent { key: seq.to_string(), event, count: 1, seen: 0.0, handled: false }
+        };
+        let mut state = State::default();
+        state.add_events(vec![
+            event(1, "0x0 (None) to 0x1 (GPU Reset Required)"),
+            event(2, "0x1 (GPU Reset Required) to 0x2 (Node Reboot Required)"),
+        ]);
+        assert_eq!(state.events.iter().filter(|e| !e.handled).count(), 2, "they ask for different things");
+        state.add_events(vec![event(3, "0x2 (Node Reboot Required) to 0x0 (None)")]);
+        assert!(state.events.iter().all(|e| e.handled));
     }
 
     #[test]

@@ -38,11 +38,14 @@ fn memory(c: &Context<'_>, sink: &mut Sink<'_>) {
 fn own(c: &Context<'_>, sink: &mut Sink<'_>) {
     let mut complaints = c.facts.complaints.clone();
     match &c.facts.kernel {
-        Reading::Value(k) if k.lost > 0 => {
-            complaints.push(format!("{} kernel-log records were lost", k.lost))
+        Reading::Value(k) => {
+            complaints.extend(k.unread.iter().cloned());
+            if k.lost > 0 {
+                complaints.push(format!("{} kernel-log records were lost", k.lost));
+            }
         }
         Reading::Unknown(why) | Reading::Hung(why) => complaints.push(format!("kernel log: {why}")),
-        _ => {}
+        Reading::Unsupported => {}
     }
     for complaint in &complaints {
         let mut f = sink.finding("node.self", "self", Status::Warn, None);

@@ -1,0 +1,95 @@
+//! Bad input: one clear sentence, a documented exit code, nothing lost.
+
+#![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use harness::{Said, program, run};
+
+fn healthcheck(config: &Path, args: &[&str]) -> Said {
+    run(Command::new(program("clustermax-healthcheck")).args(args).arg("--config").arg(config))
+}
+
+/// Exit code 2, one line on standard error, and that line says `what`.
+fn refused(said: &Said, what: &str) {
+    assert_eq!(said.code, 2, "{said:?}");
+    assert_eq!(said.err.trim_end().lines().count(), 1, "one sentence: {}", said.err);
+    assert!(said.err.contains(what), "{} should say {what}", said.err);
+}
+
+#[test]
+fn configuration() {
+    let dir = tempfile::tempdir().expect("folder");
+    let file = dir.path().join("clustermax.toml");
+    let with = |text: &str| {
+        std::fs::write(&file, text).expect("config");
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).expect("mode");
+        healthcheck(&file, &["validate"])
+    };
+    refused(&healthcheck(&dir.path().join("none.toml"), &["validate"]), "none.toml does not exist");
+    refused(&with("enforcement = \n"), "clustermax.toml, line 1");
+    refused(&with("enforcment = \"observe\"\n"), "unknown key \"enforcment\"; did you mean \"enforcement\"?");
+    refused(&with("[deadlines]\nsource = \"soon\"\n"), "line 2: invalid type");
+    with("");
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o666)).expect("mode");
+    refused(&healthcheck(&file, &["run"]), "is writable by others (mode 0666)");
+    let ok = with("enforcement = \"observe\"\n");
+    assert_eq!(ok.code, 0, "{}", ok.err);
+    refused(&healthcheck(&file, &["explain", "gpu.xidd"]), "did you mean \"gpu.xid\"?");
+}
+
+#[test]
+fn prolog_and_epilog_never_drain_for_our_own_troubles() {
+    let dir = tempfile::tempdir().expect("folder");
+    for hook in ["clustermax-prolog", "clustermax-epilog"] {
+        for args in [vec!["--config", "/nonexistent/clustermax.toml"], vec!["--no-such-option"]] {
+            let said = run(Command::new(program(hook)).args(&args).env("SLURM_JOB_ID", "1"));
+            assert_eq!(said.code, 0, "{hook} {args:?}: Slurm would drain the node");
+            assert!(!said.err.is_empty() || !said.out.is_empty(), "{hook} {args:?} says why");
+        }
+        let file = dir.path().join("c.toml");
+        std::fs::write(&file, "enforcement = \"enforce\"\n").expect("config");
+        let said = run(Command::new(program(hook)).arg("--config").arg(&file).env_remove("SLURM_JOB_ID"));
+        assert_eq!(said.code, 0);
+        assert!(said.err.contains("there is no SLURM_JOB_ID"), "{}", said.err);
+    }
+}
+
+#[test]
+fn no_nvml_library_where_the_profile_has_gpus() {
+    let dir = tempfile::tempdir().expect("folder");
+    let file = dir.path().join("c.toml");
+    let d = dir.path().display();
+    let text = format!(
+        "[paths]\nnvml = \"/nonexistent/libnvidia-ml.so.1\"\nrun_dir = \"{d}/run\"\nstate_dir = \"{d}/state\"\n[profile]\ngpu_count = 8\n"
+    );
+    std::fs::write(&file, text).expect("config");
+    let said = healthcheck(&file, &["run", "--node", "n1"]);
+    assert_eq!(said.code, 1, "{}", said.out);
+    assert!(said.out.contains("NVML library missing"), "{}", said.out);
+    assert!(said.out.contains("/nonexistent/libnvidia-ml.so.1 cannot be loaded"), "{}", said.out);
+    assert!(said.out.contains("install the GPU driver's libnvidia-ml.so.1"), "{}", said.out);
+}
+
+#[test]
+fn results_folders() {
+    let dir = tempfile::tempdir().expect("folder");
+    let score = |path: &Path| run(Command::new(program("clustermax")).arg("score").arg(path));
+    refused(&score(&dir.path().join("none")), "none");
+    refused(&score(dir.path()), "is empty; run `sbatch clustermax-suite.sh` first");
+    let run_json = r#"{"schema":"clustermax-run/1","run":"r1","cluster":"c","profile":"demo","job":"1","nodes":["n1"],"started":"2026-11-30T20:50:00Z","simulated":true,"hardware":"cpu"}"#;
+    std::fs::write(dir.path().join("run.json"), run_json).expect("run.json");
+    std::fs::write(
+        dir.path().join("records.jsonl"),
+        "{\"schema\":\"clustermax-record/1\",\"run\":\"r1\",\"clu",
+    )
+    .expect("records");
+    refused(&score(dir.path()), "line 1");
+    let record = r#"{"schema":"clustermax-record/1","run":"r2","cluster":"c","stage":"gemm","metric":"x","value":null,"unit":"","state":"unknown","params":{},"subject":{},"provenance":"measured","tool":"t","command":"c","job":"1","started":"2026-11-30T20:50:00Z","seconds":1.0}"#;
+    std::fs::write(dir.path().join("records.jsonl"), format!("{record}\n")).expect("records");
+    let said = score(dir.path());
+    refused(&said, "r2");
+    assert!(said.err.contains("r1"), "{}", said.err);
+}
