@@ -478,3 +478,29 @@ fn events_end_with_their_time_out() {
         device.register_events(device.supported_event_types().unwrap(), set).map_err(|error| error.error);
     assert!(matches!(set.unwrap().wait(10), Err(NvmlError::Timeout)));
 }
+
+#[test]
+fn threads_read_while_the_file_changes() {
+    let node = h100_node();
+    let nvml = node.nvml();
+    thread::scope(|scope| {
+        let readers: Vec<_> = (0..4)
+            .map(|index| {
+                let nvml = &nvml;
+                scope.spawn(move || {
+                    for _ in 0..300 {
+                        assert_eq!(nvml.device_count().unwrap(), 8);
+                        let degrees =
+                            nvml.device_by_index(index).unwrap().temperature(TemperatureSensor::Gpu);
+                        assert!((30..60).contains(&degrees.unwrap()));
+                    }
+                })
+            })
+            .collect();
+        for degrees in 30..60 {
+            node.change(|file| file.gpus.iter_mut().for_each(|gpu| gpu.temperature.gpu = degrees));
+        }
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+    });
+    assert_eq!(nvml.device_by_index(7).unwrap().temperature(TemperatureSensor::Gpu).unwrap(), 59);
+}
