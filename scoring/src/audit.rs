@@ -1,20 +1,340 @@
-//! Facts about the cluster to records.
+//! Looks at a node and at Slurm's configuration as an ordinary user: inventory and a first audit.
+//!
+//! Nothing is changed and no root is needed. What cannot be seen that way is said to be unavailable, with the
+//! reason; it is never guessed. `clustermax collect` turns the JSON document into records.
 
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
+
 use crate::Failure;
+use crate::record::{Scalar, State, Subject};
+
+mod gpu;
+mod node;
+mod slurm;
+mod system;
+
+pub use gpu::simulated;
+use system::Host;
+
+/// Schema of the document that this release writes and reads.
+pub const SCHEMA: &str = "clustermax-audit/1";
 
 /// `clustermax audit`
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
-    /// Results folder
-    pub dir: PathBuf,
+    /// What to look at (default: all)
+    #[arg(long, value_enum)]
+    pub scope: Vec<Scope>,
+    /// Print the JSON document instead of the table
+    #[arg(long)]
+    pub json: bool,
+    /// Write the JSON document to FILE; %n is the node's name
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// The node programs' configuration: paths of sysfs, NVML and the verdict
+    /// (default: CLUSTERMAX_CONFIG, else /etc/clustermax/clustermax.toml)
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// This node's name (default: SLURMD_NODENAME, else the short host name)
+    #[arg(long)]
+    pub node: Option<String>,
+    /// All nodes of the run, comma-separated, for what is compared between nodes
+    #[arg(long, value_delimiter = ',')]
+    pub nodes: Vec<String>,
 }
 
-/// Looks at the cluster and writes records.
+/// Part of an audit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// Hardware and versions of this node
+    Inventory,
+    /// Set-up of this node
+    Node,
+    /// Slurm's configuration: once a cluster
+    Cluster,
+}
+
+/// What an operator is told about one item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Verdict {
+    /// As it should be.
+    Pass,
+    /// A fact without a right value.
+    Info,
+    /// Works, but costs safety, speed or support.
+    Warn,
+    /// Should be mended.
+    Fail,
+    /// Not looked at or not to be seen; the detail says why.
+    Skip,
+}
+
+impl Verdict {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Pass => "PASS",
+            Self::Info => "INFO",
+            Self::Warn => "WARN",
+            Self::Fail => "FAIL",
+            Self::Skip => "SKIP",
+        }
+    }
+}
+
+/// One thing looked at: nearly a record, with what an operator needs to act on it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Item {
+    /// `inventory` or `audit`.
+    pub stage: String,
+    /// Name from `docs/metrics.md`.
+    pub metric: String,
+    /// Unit from `docs/metrics.md`.
+    #[serde(default)]
+    pub unit: String,
+    /// Present exactly when `state` is measured.
+    pub value: Option<f64>,
+    /// Whether there is a value.
+    pub state: State,
+    /// What tells it from others of the same metric.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub params: BTreeMap<String, Scalar>,
+    /// Node, GPU; empty for the cluster.
+    #[serde(default, skip_serializing_if = "Subject::is_empty")]
+    pub subject: Subject,
+    /// For people.
+    pub verdict: Verdict,
+    /// What was seen, or why nothing could be.
+    pub observed: String,
+    /// How to look again by hand.
+    #[serde(default)]
+    pub command: String,
+    /// What to do when it is not as it should be.
+    #[serde(default)]
+    pub mend: String,
+    /// Seen through simulated hardware.
+    #[serde(default)]
+    pub synthetic: bool,
+}
+
+impl Item {
+    fn new(stage: &str, metric: &str, state: State, value: Option<f64>, observed: impl Into<String>) -> Self {
+        Self {
+            stage: stage.to_owned(),
+            metric: metric.to_owned(),
+            unit: String::new(),
+            value,
+            state,
+            params: BTreeMap::new(),
+            subject: Subject::default(),
+            verdict: if state == State::Measured { Verdict::Info } else { Verdict::Skip },
+            observed: observed.into(),
+            command: String::new(),
+            mend: String::new(),
+            synthetic: false,
+        }
+    }
+
+    /// A value; a number that is not finite becomes unknown.
+    fn value(stage: &str, metric: &str, value: f64, observed: impl Into<String>) -> Self {
+        if value.is_finite() {
+            Self::new(stage, metric, State::Measured, Some(value), observed)
+        } else {
+            Self::new(stage, metric, State::Unknown, None, observed)
+        }
+    }
+
+    /// A flag with the value that is right; any other gets `otherwise` and keeps the mend.
+    fn flag(
+        stage: &str,
+        metric: &str,
+        seen: bool,
+        right: bool,
+        otherwise: Verdict,
+        observed: impl Into<String>,
+    ) -> Self {
+        let mut item = Self::value(stage, metric, f64::from(u8::from(seen)), observed);
+        item.verdict = if seen == right { Verdict::Pass } else { otherwise };
+        item
+    }
+
+    fn unavailable(stage: &str, metric: &str, why: impl Into<String>) -> Self {
+        Self::new(stage, metric, State::Unavailable, None, why)
+    }
+
+    fn unknown(stage: &str, metric: &str, why: impl Into<String>) -> Self {
+        Self::new(stage, metric, State::Unknown, None, why)
+    }
+
+    /// `why` must begin with a reason of the closed list in `docs/metrics.md`.
+    fn not_applicable(stage: &str, metric: &str, why: impl Into<String>) -> Self {
+        Self::new(stage, metric, State::NotApplicable, None, why)
+    }
+
+    fn unit(mut self, unit: &str) -> Self {
+        unit.clone_into(&mut self.unit);
+        self
+    }
+
+    fn param(mut self, key: &str, value: impl Into<Scalar>) -> Self {
+        self.params.insert(key.to_owned(), value.into());
+        self
+    }
+
+    fn on(mut self, node: &str) -> Self {
+        self.subject.node = Some(node.to_owned());
+        self
+    }
+
+    fn gpu(mut self, index: u32) -> Self {
+        self.subject.gpu = Some(index);
+        self
+    }
+
+    fn by(mut self, command: &str) -> Self {
+        command.clone_into(&mut self.command);
+        self
+    }
+
+    fn mend(mut self, mend: &str) -> Self {
+        mend.clone_into(&mut self.mend);
+        self
+    }
+
+    fn judged(mut self, verdict: Verdict) -> Self {
+        if self.state == State::Measured {
+            self.verdict = verdict;
+        }
+        self
+    }
+}
+
+/// A mount, as `collect` compares it between nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mount {
+    /// Device or server.
+    pub source: String,
+    /// File system type.
+    pub fstype: String,
+}
+
+/// One audit, of one node or of the cluster.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Document {
+    /// Always [`SCHEMA`].
+    pub schema: String,
+    /// Program and version.
+    pub tool: String,
+    /// The node it ran on.
+    pub node: String,
+    /// UTC, RFC 3339.
+    pub started: String,
+    /// Length of the audit, seconds.
+    pub seconds: f64,
+    /// What was looked at.
+    pub items: Vec<Item>,
+    /// Mounts other than the kernel's own file systems, by mount point (scope node).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub mounts: BTreeMap<String, Mount>,
+    /// `SOURCE:PATH` of the user's home (scope node).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub home: Option<String>,
+}
+
+/// Runs the audit and prints it, or writes it to a file.
 ///
 /// # Errors
-/// A cluster that does not answer.
-pub fn run(_args: &Args) -> Result<u8, Failure> {
-    Err(Failure::missing("audit is not built yet"))
+/// A configuration of no use, an output file that cannot be written.
+pub fn run(args: &Args) -> Result<u8, Failure> {
+    let host = Host::open(args.config.as_deref(), args.node.as_deref())?;
+    let scopes = if args.scope.is_empty() {
+        vec![Scope::Inventory, Scope::Node, Scope::Cluster]
+    } else {
+        args.scope.clone()
+    };
+    let document = look(&host, &scopes, &args.nodes);
+    let mut json = serde_json::to_string_pretty(&document).map_err(Failure::input)?;
+    json.push('\n');
+    if let Some(out) = &args.out {
+        let path = PathBuf::from(out.to_string_lossy().replace("%n", &host.node));
+        crate::run::write_atomic(&path, json.as_bytes()).map_err(|error| {
+            Failure::input(format!(
+                "cannot write {}: {error}; give --out a folder you may write to",
+                path.display()
+            ))
+        })?;
+    } else if args.json {
+        print!("{json}");
+    } else {
+        print!("{}", table(&document));
+    }
+    Ok(0)
+}
+
+fn look(host: &Host, scopes: &[Scope], nodes: &[String]) -> Document {
+    let begin = std::time::Instant::now();
+    let mut document = Document {
+        schema: SCHEMA.to_owned(),
+        tool: format!("clustermax {}", env!("CARGO_PKG_VERSION")),
+        node: host.node.clone(),
+        started: system::now(),
+        seconds: 0.0,
+        items: Vec::new(),
+        mounts: BTreeMap::new(),
+        home: None,
+    };
+    for scope in scopes {
+        match scope {
+            Scope::Inventory => {
+                document.items.extend(node::inventory(host));
+                document.items.extend(gpu::inventory(host));
+            }
+            Scope::Node => {
+                document.items.extend(node::audit(host));
+                document.items.extend(gpu::audit(host));
+                document.mounts = node::mounts(host);
+                document.home = node::home(&document.mounts);
+            }
+            Scope::Cluster => document.items.extend(slurm::audit(host, nodes)),
+        }
+    }
+    document.seconds = begin.elapsed().as_secs_f64();
+    document
+}
+
+/// The table for people: failures first come as they are, in order; mends under what needs them.
+fn table(document: &Document) -> String {
+    let mut out = String::new();
+    let mut counts = [0usize; 5];
+    for item in &document.items {
+        counts[item.verdict as usize] += 1;
+        let mut name = item.metric.clone();
+        let params: Vec<String> = item.params.values().map(ToString::to_string).take(1).collect();
+        if let (Some(first), false) = (params.first(), item.metric.ends_with("_info")) {
+            let _ = write!(name, " {first}");
+        }
+        if let Some(gpu) = item.subject.gpu {
+            let _ = write!(name, " g{gpu}");
+        }
+        let _ = writeln!(out, "{:<5} {name:<34} {}", item.verdict.word(), item.observed);
+        if matches!(item.verdict, Verdict::Warn | Verdict::Fail) {
+            for (label, text) in [("mend", &item.mend), ("look", &item.command)] {
+                if !text.is_empty() {
+                    let _ = writeln!(out, "      {label}: {text}");
+                }
+            }
+        }
+    }
+    let [pass, info, warn, fail, skip] = counts;
+    let _ = writeln!(
+        out,
+        "{}: {pass} pass, {warn} warn, {fail} fail, {skip} skip, {info} facts ({:.1} s)",
+        document.node, document.seconds
+    );
+    out
 }

@@ -1,0 +1,210 @@
+"""What every payload shares: its place in the step, the process group, and the output file.
+
+A payload is one task of an `srun` step. It takes its rank from Slurm (or from --rank/--ranks for a
+run by hand), measures, and rank 0 writes one JSON document. Works with Python 3.9+ and torch 1.13 to 2.x.
+"""
+
+import argparse
+import datetime
+import fcntl
+import json
+import os
+import socket
+import struct
+import sys
+import time
+import traceback
+
+UNSUPPORTED_WORDS = ("not support", "no support", "not implemented", "unsupported")
+
+
+def now():
+    """UTC time, RFC 3339, whole seconds."""
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def parser(description):
+    """Command line that all payloads have."""
+    p = argparse.ArgumentParser(description=description)
+    p.add_argument("--out", required=True, help="folder the payload writes its JSON into")
+    p.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    p.add_argument("--rank", type=int, default=int(os.environ.get("SLURM_PROCID", "0")))
+    p.add_argument("--ranks", type=int, default=int(os.environ.get("SLURM_NTASKS", "1")))
+    p.add_argument("--local-rank", type=int, default=int(os.environ.get("SLURM_LOCALID", "0")))
+    p.add_argument("--threads", type=int, default=0, help="CPU threads a rank (default: the cores this task may use)")
+    p.add_argument("--timeout", type=int, default=60, help="seconds one collective may take")
+    return p
+
+
+def node_name():
+    """Slurm's name of this node, else the host name."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+
+
+def import_torch(threads):
+    """Imports torch with its CPU threads set.
+
+    torch would start one thread a core of the machine; ranks that share cores then only disturb each other.
+    """
+    if threads <= 0:
+        local = int(os.environ.get("SLURM_NTASKS_PER_NODE", "1").split("(")[0] or 1)
+        threads = max(1, len(os.sched_getaffinity(0)) // max(1, local))
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    import torch
+
+    torch.set_num_threads(threads)
+    return torch
+
+
+def header(torch, args, backend=None):
+    """Facts about this run that make its numbers comparable."""
+    head = {
+        "schema": "clustermax-payload/1",
+        "torch": torch.__version__,
+        "python": sys.version.split()[0],
+        "device": args.device,
+        "ranks": args.ranks,
+        "threads": torch.get_num_threads(),
+        "node": node_name(),
+        "started": now(),
+        "complete": False,
+    }
+    if backend:
+        head["backend"] = backend
+    if args.device == "cuda":
+        head["gpu"] = torch.cuda.get_device_name(torch.cuda.current_device())
+    return head
+
+
+def write_json(path, document):
+    """Writes atomically: a reader sees the old document or the new one, never half of one."""
+    temporary = f"{path}.{os.getpid()}.tmp"
+    with open(temporary, "w") as f:
+        json.dump(document, f, indent=1, allow_nan=False)
+        f.write("\n")
+    os.replace(temporary, path)
+
+
+def is_unsupported(error):
+    """True when the library says that it lacks the operation, rather than that it failed."""
+    text = str(error).lower()
+    return isinstance(error, (AttributeError, NotImplementedError)) or any(w in text for w in UNSUPPORTED_WORDS)
+
+
+def short(error):
+    """First line of an exception, for a record's detail."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"
+
+
+def _boot_id():
+    with open("/proc/sys/kernel/random/boot_id") as f:
+        return f.read().strip()
+
+
+def _interface_with(address):
+    """Name of the network interface that holds this IPv4 address, or None."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:15])
+            try:
+                reply = fcntl.ioctl(s.fileno(), 0x8915, request)  # SIOCGIFADDR
+            except OSError:
+                continue
+            if socket.inet_ntoa(reply[20:24]) == address:
+                return name
+    return None
+
+
+def _address_towards(host, port):
+    """Own IPv4 address that a packet to HOST would leave from; no packet is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        s.connect((host, port))
+        return s.getsockname()[0]
+
+
+def _reachable(host, port, timeout):
+    try:
+        with socket.create_connection((host, port), timeout=timeout):
+            return True
+    except OSError:
+        return False
+
+
+def join_group(torch, args):
+    """Makes the process group of all tasks of the step and returns its backend ("nccl" or "gloo").
+
+    Rank 0 opens a store on a port the kernel picks and leaves address and port in the output folder, which
+    all nodes share. No port is fixed, so several runs share a machine. Nodes that are one machine (a
+    simulated cluster: same boot id) talk over loopback; all others over the interface that routes to rank 0,
+    because gloo's own choice, the address of the host name, is 127.0.1.1 on many systems.
+    """
+    dist = torch.distributed
+    if not dist.is_available():
+        raise RuntimeError("this torch is built without torch.distributed")
+    backend = "gloo"
+    if args.device == "cuda":
+        torch.cuda.set_device(args.local_rank % torch.cuda.device_count())
+        if dist.is_nccl_available():
+            backend = "nccl"
+    limit = datetime.timedelta(seconds=args.timeout)
+    # The step's number keeps a second attempt apart from what a first one left behind.
+    meeting = os.path.join(args.out, f"rendezvous.{os.environ.get('SLURM_STEP_ID', '0')}.json")
+    boot = _boot_id()
+    if args.rank == 0:
+        # The positional form is the one that torch 1.13 and 2.x share; port 0 = any free one.
+        store = dist.TCPStore("0.0.0.0", 0, args.ranks, True, limit, wait_for_workers=False)
+        name = socket.gethostname()
+        hosts = [h for h in (os.environ.get("SLURMD_NODENAME"), socket.getfqdn(), name) if h]
+        write_json(meeting, {"boot": boot, "hosts": hosts, "port": store.port})
+        if args.ranks > 1:
+            peer = store.get("clustermax/peer").decode()
+            local = peer == "127.0.0.1"
+            interface = "lo" if local else _interface_with(_address_towards(peer, store.port))
+        else:
+            interface = "lo"
+    else:
+        deadline = time.monotonic() + args.timeout
+        while not os.path.exists(meeting):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"rank 0 left no address in {meeting} within {args.timeout} s: "
+                                   "is the folder shared by all nodes?")
+            time.sleep(0.05)
+        with open(meeting) as f:
+            where = json.load(f)
+        hosts = ["127.0.0.1"] if where["boot"] == boot else where["hosts"]
+        host = next((h for h in hosts if _reachable(h, where["port"], 5)), None)
+        if host is None:
+            raise RuntimeError(f"rank 0 cannot be reached at {' or '.join(hosts)} port {where['port']}")
+        store = dist.TCPStore(host, where["port"], args.ranks, False, limit)
+        own = "127.0.0.1" if host == "127.0.0.1" else _address_towards(host, where["port"])
+        interface = _interface_with(own)
+        # Rank 0 learns its own interface from a peer; a peer on another machine tells more than one on its own.
+        if own != "127.0.0.1" or args.rank == args.ranks - 1:
+            store.set("clustermax/peer", own)
+    if interface and "GLOO_SOCKET_IFNAME" not in os.environ:
+        os.environ["GLOO_SOCKET_IFNAME"] = interface
+    dist.init_process_group(backend, store=dist.PrefixStore("clustermax", store), rank=args.rank,
+                            world_size=args.ranks, timeout=limit)
+    dist.barrier()
+    if args.rank == 0:
+        os.unlink(meeting)
+    return backend, store
+
+
+def leave(main):
+    """Runs main and ends the process without Python's own shutdown.
+
+    torch 1.13 now and then waits for ever for its own threads at interpreter exit (seen in 2 of 9 training
+    runs), after everything has been written; the step would then run into its deadline.
+    """
+    try:
+        code = main()
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code or 0)

@@ -1,0 +1,410 @@
+//! GPUs of this node: PCI sysfs, and NVML through `clustermax-healthcheck` in a child with a deadline.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::system::{self, Host, names, text};
+use super::{Item, Verdict};
+
+/// Longest wait for NVML: eight sick GPUs answer slowly before they hang.
+const NVML_LIMIT: Duration = Duration::from_secs(15);
+
+/// NVML's answer.
+struct Nvml {
+    driver: String,
+    count: u32,
+    gpus: Vec<Value>,
+}
+
+/// A GPU function in PCI sysfs.
+struct Pci {
+    address: String,
+    width: Option<u32>,
+    max_width: Option<u32>,
+}
+
+/// Asks `clustermax-healthcheck` for what its NVML source reads: one JSON line for the driver, one for each GPU.
+fn nvml(host: &Host) -> Result<Nvml, String> {
+    let program = Host::program("clustermax-healthcheck")
+        .ok_or("clustermax-healthcheck, which reads NVML, is not installed")?;
+    let ran = system::run_for(&program, &["__source", "nvml", &host.nvml], NVML_LIMIT)?;
+    let mut found = Nvml { driver: String::new(), count: 0, gpus: Vec::new() };
+    let mut answered = false;
+    for line in ran.out.lines() {
+        let Ok(value) = serde_json::from_str::<Value>(line) else { continue };
+        if let Some(driver) = value.get("Driver") {
+            answered = true;
+            found.driver = driver["version"].as_str().unwrap_or_default().to_owned();
+            found.count = driver["count"].as_u64().and_then(|n| u32::try_from(n).ok()).unwrap_or(0);
+        } else if let Some(gpu) = value.get("Gpu") {
+            found.gpus.push(gpu.clone());
+        } else if let Some(failed) = value.get("Failed") {
+            return Err(failed["why"].as_str().unwrap_or("NVML failed").to_owned());
+        }
+    }
+    if answered { Ok(found) } else { Err(format!("NVML: {}", ran.complaint())) }
+}
+
+/// A value inside healthcheck's `Reading`: `{"value": x}`, or why there is none.
+fn reading(value: &Value) -> Result<&Value, String> {
+    match value {
+        Value::String(word) => Err(format!("{word} by this driver or device")),
+        Value::Object(map) => match map.iter().next() {
+            Some((key, value)) if key == "value" => Ok(value),
+            Some((_, Value::String(why))) => Err(why.clone()),
+            _ => Err("not read".to_owned()),
+        },
+        _ => Err("not read".to_owned()),
+    }
+}
+
+fn words(gpu: &Value, key: &str) -> String {
+    match reading(&gpu[key]) {
+        Ok(Value::String(text)) => text.clone(),
+        Ok(other) => other.to_string(),
+        Err(_) => "unknown".to_owned(),
+    }
+}
+
+/// NVIDIA (10de) and AMD (1002) display and 3D controllers.
+fn pci(host: &Host) -> Vec<Pci> {
+    let folder = host.sysfs.join("bus/pci/devices");
+    let mut found = Vec::new();
+    for address in names(&folder) {
+        let read = |name: &str| text(&folder.join(&address).join(name)).unwrap_or_default();
+        let class = read("class");
+        let gpu = class.starts_with("0x0300") || class.starts_with("0x0302") || class.starts_with("0x1200");
+        if gpu && matches!(read("vendor").as_str(), "0x10de" | "0x1002") {
+            let width = |name: &str| read(name).parse::<u32>().ok().filter(|width| *width > 0);
+            found.push(Pci {
+                width: width("current_link_width"),
+                max_width: width("max_link_width"),
+                address,
+            });
+        }
+    }
+    found
+}
+
+/// True when NVML answers although no NVIDIA kernel driver is loaded: the library is a simulated one.
+#[must_use]
+pub fn simulated(config: Option<&Path>) -> bool {
+    let Ok(host) = Host::open(config, None) else { return false };
+    is_simulated() && nvml(&host).is_ok()
+}
+
+/// The driver's own folder is looked for in the real /proc, whatever the configuration says.
+fn is_simulated() -> bool {
+    !Path::new("/proc/driver/nvidia/version").exists() && !Path::new("/dev/dxg").exists()
+}
+
+/// Count, models and state of the GPUs.
+pub fn inventory(host: &Host) -> Vec<Item> {
+    let s = "inventory";
+    let pci = pci(host);
+    let nvml = nvml(host);
+    let mut items = Vec::new();
+    let seen = match &nvml {
+        Ok(nvml) => Some((nvml.count, format!("{} by NVML, driver {}", nvml.count, nvml.driver))),
+        Err(why) if !pci.is_empty() => {
+            Some((u32::try_from(pci.len()).unwrap_or(u32::MAX), format!("{} by PCI sysfs; {why}", pci.len())))
+        }
+        Err(_) if host.sysfs.join("bus/pci").is_dir() => Some((0, "no GPU function in PCI sysfs".to_owned())),
+        Err(_) => None,
+    };
+    items.push(match &seen {
+        Some((count, text)) => Item::value(s, "gpu_count", f64::from(*count), text.clone()),
+        None => Item::unknown(s, "gpu_count", "neither NVML nor PCI sysfs can be read"),
+    });
+    let configured = configured(host);
+    items.push(match &configured {
+        Ok((count, gres)) => Item::value(s, "gpu_count_configured", f64::from(*count), gres.clone()),
+        Err(why) => Item::unavailable(s, "gpu_count_configured", why.clone()),
+    });
+    items.push(match (&configured, &seen) {
+        (Ok((configured, _)), Some((count, _))) => {
+            let missing = configured.saturating_sub(*count);
+            Item::value(
+                s,
+                "gpu_missing",
+                f64::from(missing),
+                format!("{count} of {configured} configured GPUs seen"),
+            )
+            .judged(if missing == 0 { Verdict::Pass } else { Verdict::Fail })
+            .mend("drain the node and see `clustermax-healthcheck run` for the GPU that is gone")
+        }
+        _ => Item::unavailable(s, "gpu_missing", "the configured or the visible number of GPUs is not known"),
+    });
+    for item in &mut items {
+        item.command = "nvidia-smi -L; scontrol show node NODE | grep Gres".to_owned();
+    }
+    if let Ok(nvml) = &nvml {
+        for gpu in &nvml.gpus {
+            items.extend(one(gpu, &nvml.driver));
+        }
+    }
+    for (position, function) in pci.iter().enumerate() {
+        let by_nvml = nvml.as_ref().ok().and_then(|nvml| {
+            nvml.gpus.iter().find(|gpu| words(gpu, "pci").eq_ignore_ascii_case(&function.address))
+        });
+        let index = by_nvml
+            .and_then(|gpu| gpu["index"].as_u64())
+            .and_then(|index| u32::try_from(index).ok())
+            .unwrap_or(u32::try_from(position).unwrap_or(u32::MAX));
+        items.push(
+            match (function.width, function.max_width) {
+                (Some(width), Some(max)) => Item::flag(
+                    s,
+                    "pcie_link_degraded",
+                    width < max,
+                    false,
+                    Verdict::Fail,
+                    format!(
+                        "{}: x{width} of x{max} (the speed falls at idle and is not judged)",
+                        function.address
+                    ),
+                ),
+                _ => Item::unavailable(
+                    s,
+                    "pcie_link_degraded",
+                    format!("{} shows no link width", function.address),
+                ),
+            }
+            .gpu(index)
+            .by("cat /sys/bus/pci/devices/ADDRESS/current_link_width")
+            .mend("reseat the GPU or its riser; check the slot and the retimer"),
+        );
+    }
+    let synthetic = nvml.is_ok() && is_simulated();
+    items.into_iter().map(|item| Item { synthetic, ..item }.on(&host.node)).collect()
+}
+
+/// Facts of one GPU out of NVML's answer.
+fn one(gpu: &Value, driver: &str) -> Vec<Item> {
+    let s = "inventory";
+    let index = gpu["index"].as_u64().and_then(|index| u32::try_from(index).ok()).unwrap_or(u32::MAX);
+    let lost = gpu["lost"].as_bool() == Some(true);
+    let mut items = vec![if lost {
+        Item::unknown(s, "gpu_info", "NVML says that the GPU is lost").judged(Verdict::Fail)
+    } else {
+        let model = words(gpu, "name");
+        Item::value(s, "gpu_info", 1.0, format!("{model} at {}", words(gpu, "pci")))
+            .param("model", model)
+            .param("driver", driver)
+            .param("uuid", words(gpu, "uuid"))
+            .param("pci", words(gpu, "pci"))
+    }];
+    let number = |key: &str| {
+        reading(&gpu[key]).and_then(|value| value.as_f64().ok_or_else(|| "not a number".to_owned()))
+    };
+    items.push(match number("temperature") {
+        Ok(value) => Item::value(s, "gpu_temperature_idle", value, format!("{value} C"))
+            .judged(if value <= 60.0 { Verdict::Pass } else { Verdict::Warn })
+            .mend("check fans, cold plate and inlet temperature"),
+        Err(why) => Item::unknown(s, "gpu_temperature_idle", why),
+    });
+    let last = items.pop().map(|item| item.unit("C"));
+    items.extend(last);
+    items.push(
+        Item::unavailable(s, "gpu_power_idle", "not among what clustermax-healthcheck reads").unit("W"),
+    );
+    items.push(match (number("ecc_sram_ue"), number("ecc_dram_ue")) {
+        (Ok(sram), Ok(dram)) => Item::value(
+            s,
+            "gpu_ecc_uncorrected",
+            sram + dram,
+            format!("{sram} in SRAM, {dram} in device memory"),
+        )
+        .judged(if sram + dram == 0.0 { Verdict::Pass } else { Verdict::Fail })
+        .mend("reset the GPU; if it comes back, replace it"),
+        (Err(why), _) | (_, Err(why)) => Item::unknown(s, "gpu_ecc_uncorrected", why),
+    });
+    items.push(match reading(&gpu["remap_failure"]) {
+        Ok(value) => {
+            let failed = value.as_bool() == Some(true);
+            let seen = if failed { "row remapping failed" } else { "no remapping failure" };
+            Item::flag(s, "gpu_remap_failure", failed, false, Verdict::Fail, seen).mend("replace the GPU")
+        }
+        Err(why) => Item::unknown(s, "gpu_remap_failure", why),
+    });
+    items.into_iter().map(|item| item.gpu(index).by("nvidia-smi -q -i INDEX")).collect()
+}
+
+/// GPUs in Slurm's Gres of this node: the sum over types.
+fn configured(host: &Host) -> Result<(u32, String), String> {
+    let ran = system::run("scontrol", &["-o", "show", "node", &host.node])?;
+    if !ran.ok() {
+        return Err(format!("scontrol show node {}: {}", host.node, ran.complaint()));
+    }
+    let gres = ran.out.split_whitespace().find_map(|word| word.strip_prefix("Gres=")).unwrap_or("(null)");
+    Ok((gres_gpus(gres), format!("Gres={gres}")))
+}
+
+/// `gpu:h100:8(S:0-1),gpu:2,nvme:1` is 10.
+fn gres_gpus(gres: &str) -> u32 {
+    gres.split(',')
+        .filter_map(|entry| {
+            let entry = entry.split('(').next().unwrap_or_default();
+            let mut parts = entry.split(':');
+            (parts.next() == Some("gpu"))
+                .then(|| parts.next_back().and_then(|count| count.parse::<u32>().ok()).unwrap_or(1))
+        })
+        .sum()
+}
+
+/// GPUs as a job meets them.
+pub fn audit(host: &Host) -> Vec<Item> {
+    let s = "audit";
+    let pci = pci(host);
+    let has_nvidia = !pci.is_empty();
+    let rdma = !names(&host.sysfs.join("class/infiniband")).is_empty();
+    let mut items = vec![visible(host)];
+    items.push(if !rdma {
+        Item::not_applicable(s, "gpudirect_rdma", "no_rdma: no RDMA device in /sys/class/infiniband")
+    } else if !has_nvidia {
+        Item::unavailable(s, "gpudirect_rdma", "no GPU is visible")
+    } else {
+        // The open kernel module is dual-licensed; it does DMA-BUF. nvidia_peermem is the older way.
+        let license = system::run("modinfo", &["-F", "license", "nvidia"]).ok().filter(system::Ran::ok);
+        match license {
+            Some(ran) => {
+                let open = ran.out.contains("MIT");
+                let peermem = host.sysfs.join("module/nvidia_peermem").is_dir();
+                let path = match (open, peermem) {
+                    (true, _) => "dma_buf",
+                    (false, true) => "nvidia_peermem",
+                    (false, false) => "none",
+                };
+                Item::flag(s, "gpudirect_rdma", open || peermem, true, Verdict::Fail, format!("path: {path}"))
+                    .param("path", path)
+            }
+            None => Item::unavailable(s, "gpudirect_rdma", "modinfo does not know the nvidia module"),
+        }
+    });
+    items.push(if rdma || has_nvidia {
+        let bridges = names(&host.sysfs.join("bus/pci/devices"))
+            .iter()
+            .filter(|device| host.sys(&format!("bus/pci/devices/{device}/class")).is_some_and(|c| c.starts_with("0x0604")))
+            .count();
+        Item::unavailable(
+            s,
+            "pcie_acs_enabled",
+            format!("the ACS registers of {bridges} bridges are readable for root only: sudo lspci -vvv | grep ACSCtl"),
+        )
+    } else {
+        Item::not_applicable(s, "pcie_acs_enabled", "no_rdma: no RDMA device and no GPU is visible")
+    });
+    items.push(if !rdma {
+        Item::not_applicable(s, "gdrcopy", "no_rdma: no RDMA device in /sys/class/infiniband")
+    } else {
+        let there = host.dev.join("gdrdrv").exists();
+        let seen = if there { "/dev/gdrdrv is there" } else { "/dev/gdrdrv is not there" };
+        Item::flag(s, "gdrcopy", there, true, Verdict::Warn, seen)
+            .by("ls /dev/gdrdrv")
+            .mend("install GDRCopy and load gdrdrv")
+    });
+    let params = host.proc("driver/nvidia/params");
+    items.push(match params {
+        Some(text) => {
+            let open = text.lines().any(|line| line.replace(' ', "") == "RmProfilingAdminOnly:0");
+            let seen =
+                if open { "RmProfilingAdminOnly: 0" } else { "GPU counters are for administrators only" };
+            Item::flag(s, "gpu_profiling_open", open, true, Verdict::Warn, seen)
+                .by("grep RmProfilingAdminOnly /proc/driver/nvidia/params")
+                .mend("options nvidia NVreg_RestrictProfilingToAdminUsers=0 in /etc/modprobe.d")
+        }
+        None => Item::unavailable(s, "gpu_profiling_open", "/proc/driver/nvidia/params is not there"),
+    });
+    let synthetic = is_simulated() && (has_nvidia || rdma);
+    items.into_iter().map(|item| Item { synthetic, ..item }.on(&host.node)).collect()
+}
+
+/// The job sees as many GPUs as Slurm gave it. Meant to run inside a step that holds the node's GPUs.
+fn visible(host: &Host) -> Item {
+    let (s, metric) = ("audit", "gpu_visible");
+    let Some(given) = std::env::var("SLURM_GPUS_ON_NODE").ok().and_then(|count| count.parse::<u32>().ok())
+    else {
+        return Item::unavailable(
+            s,
+            metric,
+            "this step holds no GPUs (SLURM_GPUS_ON_NODE is not set); submit with --gres=gpu:N",
+        );
+    };
+    let Ok(devices) = std::env::var("CUDA_VISIBLE_DEVICES") else {
+        return Item::flag(
+            s,
+            metric,
+            false,
+            true,
+            Verdict::Fail,
+            format!("{given} GPUs given, CUDA_VISIBLE_DEVICES not set"),
+        )
+        .mend("check gres.conf: each GPU needs its File=");
+    };
+    let listed = devices.split(',').filter(|device| !device.is_empty()).count();
+    let counted = nvml(host).map(|nvml| nvml.count);
+    let seen = match &counted {
+        Ok(count) => format!("{given} given, CUDA_VISIBLE_DEVICES={devices}, NVML counts {count}"),
+        Err(why) => format!("{given} given, CUDA_VISIBLE_DEVICES={devices}; {why}"),
+    };
+    let right = listed == given as usize && counted.as_ref().is_ok_and(|count| *count == given);
+    match counted {
+        Err(_) if listed == given as usize => Item::unknown(s, metric, seen),
+        _ => Item::flag(s, metric, right, true, Verdict::Fail, seen),
+    }
+    .by("srun --gres=gpu:N env | grep CUDA_VISIBLE_DEVICES")
+    .mend("set ConstrainDevices=yes in cgroup.conf and File= in gres.conf")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gres_is_summed_over_types() {
+        assert_eq!(gres_gpus("gpu:h100:8(S:0-1)"), 8);
+        assert_eq!(gres_gpus("gpu:a:4,gpu:b:2,nvme:1"), 6);
+        assert_eq!(gres_gpus("gpu"), 1);
+        assert_eq!(gres_gpus("(null)"), 0);
+    }
+
+    #[test]
+    fn a_reading_without_a_value_says_why() {
+        let value = serde_json::json!({"value": 3});
+        assert_eq!(reading(&value).unwrap(), 3);
+        assert_eq!(
+            reading(&serde_json::json!("unsupported")).unwrap_err(),
+            "unsupported by this driver or device"
+        );
+        assert_eq!(reading(&serde_json::json!({"unknown": "GPU is lost"})).unwrap_err(), "GPU is lost");
+        assert!(reading(&Value::Null).is_err());
+    }
+
+    #[test]
+    fn pci_functions_and_narrow_links_are_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("sys/bus/pci/devices");
+        for (address, class, vendor, width) in
+            [("0000:10:00.0", "0x030200", "0x10de", "8"), ("0000:11:00.0", "0x020000", "0x15b3", "16")]
+        {
+            let device = folder.join(address);
+            std::fs::create_dir_all(&device).unwrap();
+            for (name, content) in [
+                ("class", class),
+                ("vendor", vendor),
+                ("current_link_width", width),
+                ("max_link_width", "16"),
+            ] {
+                std::fs::write(device.join(name), format!("{content}\n")).unwrap();
+            }
+        }
+        let file = dir.path().join("c.toml");
+        std::fs::write(&file, format!("[paths]\nsysfs = \"{}/sys\"\n", dir.path().display())).unwrap();
+        let host = Host::open(Some(&file), Some("n1")).unwrap();
+        let found = pci(&host);
+        assert_eq!(found.len(), 1);
+        assert_eq!((found[0].width, found[0].max_width), (Some(8), Some(16)));
+    }
+}

@@ -1,0 +1,357 @@
+use std::fs;
+use std::path::Path;
+
+use super::*;
+
+fn args(stage: &str, dir: &Path) -> Args {
+    Args {
+        stage: stage.to_owned(),
+        dir: dir.to_owned(),
+        state: None,
+        exit_code: None,
+        started: None,
+        seconds: None,
+        reason: None,
+        job: None,
+        run: None,
+        profile: "demo".to_owned(),
+        cluster: None,
+        nodes: Vec::new(),
+        hardware: HardwareArg::Cpu,
+        resume: false,
+        config: None,
+    }
+}
+
+fn begin(dir: &Path) -> Args {
+    Args {
+        run: Some("r1".to_owned()),
+        cluster: Some("c1".to_owned()),
+        nodes: vec!["n1".to_owned(), "n2".to_owned()],
+        job: Some("7".to_owned()),
+        started: Some("2026-11-30T20:00:00Z".to_owned()),
+        ..args("init", dir)
+    }
+}
+
+/// A results folder with these raw files, after collecting `stage`.
+fn collected(stage: &str, state: StageState, files: &[(&str, &str)]) -> (tempfile::TempDir, Vec<Record>) {
+    let dir = tempfile::tempdir().unwrap();
+    run(&begin(dir.path())).unwrap();
+    for (name, text) in files {
+        let path = dir.path().join("raw").join(stage).join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    run(&Args { state: Some(state), ..args(stage, dir.path()) }).unwrap();
+    let records = records(dir.path());
+    (dir, records)
+}
+
+fn records(dir: &Path) -> Vec<Record> {
+    record::Reader::open(&dir.join("records.jsonl"), Some("r1"))
+        .unwrap()
+        .map(|record| record.unwrap().1)
+        .collect()
+}
+
+fn find<'a>(records: &'a [Record], metric: &str, params: &[(&str, &str)]) -> &'a Record {
+    let mut found = records.iter().filter(|record| {
+        record.metric == metric
+            && params.iter().all(|(key, value)| match *key {
+                "node" => record.subject.node.as_deref() == Some(value),
+                _ => record.params.get(*key).is_some_and(|found| found.to_string() == *value),
+            })
+    });
+    let first = found.next().unwrap_or_else(|| panic!("no {metric} {params:?} in {records:#?}"));
+    assert!(found.next().is_none(), "several {metric} {params:?}");
+    first
+}
+
+const TORCH: &str = r#"{"schema":"clustermax-payload/1","torch":"1.13.0a0","device":"cpu","ranks":4,"started":"2026-11-30T20:00:01Z",
+"complete":true,"backend":"gloo","nodes":2,"dtype":"float32","planned":["all_reduce","broadcast"],"rows":[
+{"collective":"all_reduce","api":"all_reduce","size":8000,"seconds":0.001,"algbw":0.008,"busbw":0.012,"wrong":0},
+{"collective":"broadcast","api":"broadcast","size":8000,"seconds":0.001,"algbw":0.008,"busbw":0.008,"wrong":3}],
+"missing":[{"collective":"alltoall","api":"all_to_all","state":"unavailable","detail":"torch 1.13 with gloo has no all_to_all"}]}"#;
+
+#[test]
+fn a_folder_is_made_once_and_resumed_only_by_its_own_run() {
+    let dir = tempfile::tempdir().unwrap();
+    run(&begin(dir.path())).unwrap();
+    let folder = Folder::open(dir.path()).unwrap();
+    assert_eq!((folder.run.run.as_str(), folder.run.simulated), ("r1", false));
+    let again = run(&begin(dir.path())).unwrap_err();
+    assert!(again.code == 2 && again.message.contains("already holds run r1"), "{again}");
+    let resume = |change: &dyn Fn(&mut Args)| {
+        let mut args = Args { run: None, resume: true, ..begin(dir.path()) };
+        change(&mut args);
+        run(&args)
+    };
+    assert_eq!(resume(&|_| ()), Ok(0));
+    for (change, word) in [
+        (&(|args: &mut Args| args.cluster = Some("c2".to_owned())) as &dyn Fn(&mut Args), "cluster \"c1\""),
+        (&|args: &mut Args| args.run = Some("r2".to_owned()), "not r2"),
+        (&|args: &mut Args| args.profile = "full".to_owned(), "--profile demo"),
+        (&|args: &mut Args| args.nodes = vec!["n3".to_owned()], "-w n1,n2"),
+    ] {
+        let failure = resume(change).unwrap_err();
+        assert!(failure.code == 2 && failure.message.contains(word), "{failure}");
+        assert_eq!(failure.message.lines().count(), 1);
+    }
+}
+
+#[test]
+fn a_simulated_cluster_is_marked() {
+    let dir = tempfile::tempdir().unwrap();
+    run(&Args { cluster: Some("clustermax-sim-1a2b".to_owned()), ..begin(dir.path()) }).unwrap();
+    assert!(Folder::open(dir.path()).unwrap().run.simulated);
+}
+
+#[test]
+fn collecting_twice_gives_the_same_records() {
+    let (dir, first) = collected("collectives", StageState::Done, &[("torch.json", TORCH)]);
+    let bytes = fs::read(dir.path().join("records.jsonl")).unwrap();
+    run(&args("collectives", dir.path())).unwrap();
+    assert_eq!(fs::read(dir.path().join("records.jsonl")).unwrap(), bytes);
+    assert!(!first.is_empty());
+    let marker: Marker =
+        serde_json::from_slice(&fs::read(dir.path().join("stages/collectives.json")).unwrap()).unwrap();
+    assert_eq!((marker.state, marker.records), (StageState::Done, first.len()));
+}
+
+#[test]
+fn collectives_keep_the_definition_of_busbw_and_void_wrong_values() {
+    let (_dir, records) = collected("collectives", StageState::Done, &[("torch.json", TORCH)]);
+    let good = find(&records, "busbw", &[("collective", "all_reduce"), ("tool", "torch")]);
+    assert_eq!((good.value, good.unit.as_str()), (Some(0.012), "GB/s"));
+    assert_eq!(good.evidence.as_ref().unwrap().pointer.as_deref(), Some("/rows/0"));
+    assert_eq!(good.params["size"], Scalar::Int(8000));
+    let void = find(&records, "busbw", &[("collective", "broadcast")]);
+    assert_eq!((void.value, void.state), (None, State::Unknown));
+    assert_eq!(find(&records, "wrong_values", &[("collective", "broadcast")]).value, Some(3.0));
+    let missing = find(&records, "busbw", &[("api", "all_to_all")]);
+    assert_eq!(
+        (missing.state, &missing.params["collective"]),
+        (State::Unavailable, &Scalar::Text("alltoall".to_owned()))
+    );
+}
+
+#[test]
+fn a_busbw_that_does_not_follow_from_its_row_is_unknown() {
+    let (_dir, records) = collected(
+        "collectives",
+        StageState::Done,
+        &[("torch.json", &TORCH.replace("\"busbw\":0.012", "\"busbw\":0.12"))],
+    );
+    assert_eq!(
+        find(&records, "busbw", &[("collective", "all_reduce"), ("tool", "torch")]).state,
+        State::Unknown
+    );
+}
+
+#[test]
+fn half_written_raw_output_is_unknown_and_says_which_file() {
+    for (stage, name, metric) in [
+        ("collectives", "torch.json", "busbw"),
+        ("train", "train.json", "loss_last"),
+        ("gemm", "rank-0.json", "gemm"),
+    ] {
+        let (_dir, records) = collected(stage, StageState::Failed, &[(name, &TORCH[..200])]);
+        assert!(records.iter().all(|record| record.state != State::Measured), "{records:#?}");
+        assert!(
+            records
+                .iter()
+                .any(|record| record.metric == metric && record.detail.as_ref().unwrap().contains(name)),
+            "{records:#?}"
+        );
+    }
+}
+
+#[test]
+fn a_stage_without_output_gives_its_reason_for_every_node() {
+    let dir = tempfile::tempdir().unwrap();
+    run(&begin(dir.path())).unwrap();
+    for stage in STAGES {
+        let reason = Some(format!("{stage} was stopped after 5 s"));
+        run(&Args { state: Some(StageState::Deadline), reason, ..args(stage, dir.path()) }).unwrap();
+    }
+    let records = records(dir.path());
+    assert!(records.iter().all(|record| record.state != State::Measured), "{records:#?}");
+    for (stage, metric) in [("inventory", "gpu_count"), ("gemm", "gemm"), ("lifecycle", "prolog_seconds")] {
+        for node in ["n1", "n2"] {
+            let record = find(&records, metric, &[("node", node)]);
+            assert_eq!(record.detail.as_deref(), Some(format!("{stage} was stopped after 5 s").as_str()));
+        }
+    }
+    let failure = run(&args("colectives", dir.path())).unwrap_err();
+    assert!(failure.message.contains("did you mean \"collectives\""), "{failure}");
+}
+
+#[test]
+fn a_sweep_that_stopped_names_what_it_did_not_reach() {
+    let stopped = TORCH
+        .replace("\"complete\":true", "\"complete\":false")
+        .replace("\"broadcast\"]", "\"broadcast\",\"reduce\"]");
+    let (_dir, records) = collected("collectives", StageState::Deadline, &[("torch.json", &stopped)]);
+    let record = find(&records, "busbw", &[("collective", "reduce")]);
+    assert_eq!(
+        (record.state, record.detail.as_deref()),
+        (State::Unknown, Some("the stage was stopped at its deadline"))
+    );
+}
+
+#[test]
+fn nccl_tests_are_taken_only_when_all_ranks_were_in_one_world() {
+    let text =
+        fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/nccl/v2.19_allreduce.txt"))
+            .unwrap();
+    let launch = |ranks: u32| format!("all_reduce\t{ranks}\t2\t0\tall_reduce_perf -b 1M -e 8G -f 8 -g 1\n");
+    let files = |launch: &str| {
+        collected(
+            "collectives",
+            StageState::Done,
+            &[("nccl-tests/all_reduce_perf.txt", &text), ("nccl-tests/launch.tsv", launch)],
+        )
+        .1
+    };
+    let records = files(&launch(16));
+    let best = find(&records, "busbw", &[("tool", "nccl-tests"), ("size", "8589934592")]);
+    assert_eq!((best.value, &best.params["dtype"]), (Some(389.67), &Scalar::Text("fp32".to_owned())));
+    assert_eq!(best.evidence.as_ref().unwrap().pointer.as_deref(), Some("line:31"));
+    assert_eq!(find(&records, "wrong_values", &[("tool", "nccl-tests")]).value, Some(0.0));
+    let apart = files(&launch(32));
+    let record = find(&apart, "busbw", &[("tool", "nccl-tests")]);
+    assert!(
+        record.value.is_none() && record.detail.as_ref().unwrap().contains("32 were started"),
+        "{record:?}"
+    );
+}
+
+#[test]
+fn a_training_run_that_does_not_learn_has_no_speed() {
+    let train = |last: f64| {
+        format!(
+            r#"{{"torch":"1.13.0a0","device":"cpu","ranks":2,"started":"2026-11-30T20:00:01Z","complete":true,"model":"llama","shape":"tiny",
+            "dtype":"float32","length":64,"batch_per_rank":4,"warmup":1,"planned_steps":3,"loss":[5.5,4.0,{last}],"nodes":2,
+            "tokens_per_second":1000.0,"per_rank":[{{"rank":0,"node":"n1","step_seconds":[9.0,0.2,0.4]}}]}}"#
+        )
+    };
+    let (_dir, records) = collected("train", StageState::Done, &[("train.json", &train(3.0))]);
+    assert_eq!(find(&records, "tokens_per_second", &[("model", "llama-tiny")]).value, Some(1000.0));
+    assert_eq!(find(&records, "tokens_per_second_per_rank", &[]).value, Some(500.0));
+    let median = find(&records, "step_time", &[("node", "n1"), ("stat", "median")]).value.unwrap();
+    assert!((median - 300.0).abs() < 1e-9, "{median}");
+    assert_eq!(find(&records, "step_time", &[("node", "n1"), ("stat", "p99")]).value, Some(400.0));
+    let (_dir, records) = collected("train", StageState::Done, &[("train.json", &train(5.6))]);
+    let record = find(&records, "tokens_per_second", &[]);
+    assert!(
+        record.state == State::Unknown && record.detail.as_ref().unwrap().contains("did not fall"),
+        "{record:?}"
+    );
+}
+
+#[test]
+fn fio_is_read_job_by_job_and_its_warnings_are_skipped() {
+    let json = r#"fio: this platform does not support ...
+{"fio version":"fio-3.33","global options":{"direct":"1"},"jobs":[
+{"jobname":"seqread","error":0,"job options":{"bs":"1m","iodepth":"4"},"read":{"bw_bytes":250000000,"iops":238.4,
+ "clat_ns":{"percentile":{"50.000000":2000000,"99.000000":9000000}}}},
+{"jobname":"seqwrite","error":28,"job options":{"bs":"1m"},"write":{"bw_bytes":1}},
+{"jobname":"fsync","error":0,"job options":{"bs":"4k"},"sync":{"lat_ns":{"percentile":{"50.000000":100000,"99.000000":7000000}}}}]}"#;
+    let (_dir, records) = collected(
+        "storage",
+        StageState::Done,
+        &[("n1.shared.json", json), ("n1.local.txt", "fio is not installed on n1\n")],
+    );
+    let seq = [("node", "n1"), ("target", "shared"), ("rw", "read")];
+    assert_eq!(find(&records, "fio_bandwidth", &seq).value, Some(250.0));
+    assert_eq!(
+        find(
+            &records,
+            "fio_latency",
+            &[("node", "n1"), ("target", "shared"), ("job", "fsync"), ("percentile", "99")]
+        )
+        .value,
+        Some(7.0)
+    );
+    let failed = find(&records, "fio_bandwidth", &[("node", "n1"), ("target", "shared"), ("rw", "write")]);
+    assert!(
+        failed.state == State::Unknown && failed.detail.as_ref().unwrap().contains("error 28"),
+        "{failed:?}"
+    );
+    let none = find(&records, "fio_bandwidth", &[("node", "n1"), ("target", "local"), ("rw", "read")]);
+    assert_eq!(
+        (none.state, none.detail.as_deref()),
+        (State::Unavailable, Some("fio is not installed on n1"))
+    );
+    assert_eq!(
+        find(&records, "fio_bandwidth", &[("node", "n2"), ("target", "local"), ("rw", "read")]).state,
+        State::Unknown
+    );
+}
+
+#[test]
+fn the_first_step_is_compared_with_later_ones_of_the_same_node() {
+    // n2's clock is 100 s ahead.
+    let steps = "0\tn1\t10.0\t13.1\n0\tn2\t10.0\t111.1\n1\tn1\t20.0\t20.1\n1\tn2\t20.0\t120.1\n2\tn1\t30.0\t30.1\n2\tn2\t30.0\t130.1\n";
+    let import = r#"{"node":"n1","torch":"1.13.0a0","cold_seconds":2.5,"warm_seconds":0.7}"#;
+    let (_dir, records) = collected(
+        "lifecycle",
+        StageState::Done,
+        &[("steps.tsv", steps), ("begin.tsv", "100 102.7\n"), ("import.n1.json", import)],
+    );
+    let seconds = |node: &str| find(&records, "prolog_seconds", &[("node", node)]).value.unwrap();
+    assert!(
+        (seconds("n1") - 5.0).abs() < 1e-6 && (seconds("n2") - 3.0).abs() < 1e-6,
+        "{} {}",
+        seconds("n1"),
+        seconds("n2")
+    );
+    assert_eq!(find(&records, "import_torch_seconds", &[("node", "n1"), ("cache", "warm")]).value, Some(0.7));
+    assert_eq!(
+        find(&records, "import_torch_seconds", &[("node", "n2"), ("cache", "warm")]).state,
+        State::Unknown
+    );
+}
+
+#[test]
+fn the_environment_is_taken_out_of_raw_json() {
+    let text =
+        fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/nccl/v2.19_J.json")).unwrap();
+    for cut in [text.len(), 200] {
+        let (dir, _) = collected("collectives", StageState::Done, &[("nccl-tests/r.json", &text[..cut])]);
+        let kept = fs::read_to_string(dir.path().join("raw/collectives/nccl-tests/r.json")).unwrap();
+        assert!(kept.contains("\"HF_TOKEN\"") && !kept.contains("SECRET"), "{kept}");
+        if cut == text.len() {
+            serde_json::from_str::<serde_json::Value>(&kept).unwrap();
+        }
+    }
+}
+
+#[test]
+fn audits_of_nodes_are_compared() {
+    let node = |name: &str, kernel: &str, home: &str, data: &str| {
+        format!(
+            r#"{{"schema":"clustermax-audit/1","tool":"clustermax 0.1.0","node":"{name}","started":"2026-11-30T20:00:01Z","seconds":0.1,
+            "home":"{home}","mounts":{{"/":{{"source":"/dev/vda1","fstype":"ext4"}},"/data":{{"source":"{data}","fstype":"nfs4"}}}},
+            "items":[{{"stage":"inventory","metric":"node_info","value":1.0,"state":"measured","params":{{"kernel":"{kernel}"}},
+              "subject":{{"node":"{name}"}},"verdict":"INFO","observed":"x"}},
+             {{"stage":"audit","metric":"kptr_restrict","value":null,"state":"unavailable","subject":{{"node":"{name}"}},"verdict":"SKIP",
+              "observed":"/proc/sys/kernel/kptr_restrict cannot be read"}}]}}"#
+        )
+    };
+    let (one, two) = (
+        node("n1", "6.1.0", "s:/home (nfs4) a", "s:/data"),
+        node("n2", "6.1.9", "/dev/vda1 (ext4) a", "t:/data"),
+    );
+    let (_dir, records) = collected("inventory", StageState::Done, &[("n1.json", &one), ("n2.json", &two)]);
+    assert_eq!(find(&records, "kernel_version_spread", &[]).value, Some(2.0));
+    assert_eq!(find(&records, "driver_version_spread", &[]).state, State::Unavailable);
+    let (_dir, records) =
+        collected("audit", StageState::Done, &[("node-n1.json", &one), ("node-n2.json", &two)]);
+    assert_eq!(find(&records, "home_shared", &[("node", "n1")]).value, Some(1.0));
+    assert_eq!(find(&records, "home_shared", &[("node", "n2")]).value, Some(0.0));
+    assert_eq!(find(&records, "mount_spread", &[]).value, Some(1.0));
+    assert_eq!(find(&records, "kptr_restrict", &[("node", "n2")]).state, State::Unavailable);
+    assert_eq!(find(&records, "slurm_gres_gpu", &[]).state, State::Unknown);
+}

@@ -1,0 +1,528 @@
+//! What the torch payloads write (collectives, gemm, train), and nccl-tests' tables beside them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+
+use super::{Draft, Raw, RawFile, nccl};
+use crate::record::{Record, Scalar, State};
+
+/// Facts at the head of each payload document.
+#[derive(Debug, Deserialize)]
+struct Head {
+    torch: String,
+    device: String,
+    ranks: i64,
+    started: String,
+    complete: bool,
+}
+
+impl Head {
+    fn tool(&self) -> String {
+        format!("torch.distributed {}", self.torch)
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct Collectives {
+    #[serde(flatten)]
+    head: Head,
+    backend: String,
+    nodes: i64,
+    dtype: String,
+    planned: Vec<String>,
+    rows: Vec<CollectiveRow>,
+    missing: Vec<MissingCollective>,
+}
+
+#[derive(Debug, Deserialize)]
+struct CollectiveRow {
+    collective: String,
+    api: String,
+    size: i64,
+    seconds: f64,
+    algbw: f64,
+    busbw: f64,
+    wrong: i64,
+}
+
+#[derive(Debug, Deserialize)]
+struct MissingCollective {
+    collective: String,
+    api: String,
+    state: State,
+    detail: String,
+}
+
+/// One spelling for the types of torch and of nccl-tests.
+fn dtype(name: &str) -> &str {
+    match name {
+        "float32" | "float" => "fp32",
+        "float64" | "double" => "fp64",
+        "float16" | "half" => "fp16",
+        "bfloat16" => "bf16",
+        other => other,
+    }
+}
+
+/// busbw / algbw for `ranks`, by nccl-tests' definition.
+fn factor(collective: &str, ranks: f64) -> Option<f64> {
+    match collective {
+        "all_reduce" => Some(2.0 * (ranks - 1.0) / ranks),
+        "all_gather" | "reduce_scatter" | "alltoall" | "gather" | "scatter" => Some((ranks - 1.0) / ranks),
+        "broadcast" | "reduce" | "sendrecv" => Some(1.0),
+        _ => None,
+    }
+}
+
+/// nccl-tests' collective for a torch.distributed call.
+fn collective_of(api: &str) -> &str {
+    match api {
+        "all_gather_into_tensor" => "all_gather",
+        "reduce_scatter_tensor" => "reduce_scatter",
+        "all_to_all" | "all_to_all_single" => "alltoall",
+        "send" => "sendrecv",
+        other => other,
+    }
+}
+
+/// Stage `collectives`.
+pub fn collectives(raw: &Raw) -> Vec<Record> {
+    let mut records = Vec::new();
+    match raw.file("torch.json").map(|file| (file, file.json::<Collectives>())) {
+        Some((file, Ok(document))) => from_torch(raw, file, &document, &mut records),
+        Some((_, Err(why))) => {
+            records.push(
+                raw.missing("busbw", "GB/s", State::Unknown, why)
+                    .param("collective", "all_reduce")
+                    .param("tool", "torch")
+                    .done(),
+            );
+        }
+        None => records.push(
+            raw.absent("busbw", "GB/s").param("collective", "all_reduce").param("tool", "torch").done(),
+        ),
+    }
+    nccl_tests(raw, &mut records);
+    records
+}
+
+fn from_torch(raw: &Raw, file: &RawFile, document: &Collectives, records: &mut Vec<Record>) {
+    let common: BTreeMap<String, Scalar> = [
+        ("ranks", Scalar::Int(document.head.ranks)),
+        ("nodes", Scalar::Int(document.nodes)),
+        ("backend", document.backend.as_str().into()),
+        ("dtype", dtype(&document.dtype).into()),
+        ("tool", "torch".into()),
+    ]
+    .map(|(key, value)| (key.to_owned(), value))
+    .into();
+    let tool = document.head.tool();
+    let finish = |draft: Draft, api: &str| {
+        draft
+            .params(&common)
+            .param("collective", collective_of(api))
+            .param("api", api)
+            .tool(&tool)
+            .started(&document.head.started)
+            .done()
+    };
+    let mut wrong: BTreeMap<&str, (i64, usize)> = BTreeMap::new();
+    for (index, row) in document.rows.iter().enumerate() {
+        let evidence = || file.at(format!("/rows/{index}"));
+        let entry = wrong.entry(&row.api).or_insert((0, index));
+        entry.0 += row.wrong;
+        // The document's own arithmetic is checked: a value that does not follow from its parts is no measurement.
+        let algbw = row.size as f64 / row.seconds / 1e9;
+        let busbw = factor(&row.collective, document.head.ranks as f64).map(|factor| algbw * factor);
+        let agrees = |value: f64, again: f64| (value - again).abs() <= again.abs() * 1e-6 + 1e-15;
+        let sound = row.seconds > 0.0
+            && agrees(row.algbw, algbw)
+            && busbw.is_some_and(|busbw| agrees(row.busbw, busbw));
+        let values = [
+            ("busbw", "GB/s", row.busbw),
+            ("algbw", "GB/s", row.algbw),
+            ("collective_time", "us", row.seconds * 1e6),
+        ];
+        for (metric, unit, value) in values {
+            let draft = if row.wrong > 0 {
+                raw.missing(
+                    metric,
+                    unit,
+                    State::Unknown,
+                    format!("{} wrong values: the bandwidth is void", row.wrong),
+                )
+            } else if !sound {
+                raw.missing(
+                    metric,
+                    unit,
+                    State::Unknown,
+                    "busbw, algbw, size and time of the row do not agree",
+                )
+            } else {
+                raw.measured(metric, unit, value, evidence())
+            };
+            records.push(finish(draft.param("size", row.size), &row.api));
+        }
+    }
+    for (api, (count, index)) in &wrong {
+        let draft = raw.measured("wrong_values", "", *count as f64, file.at(format!("/rows/{index}/wrong")));
+        records.push(finish(draft, api));
+    }
+    for missing in &document.missing {
+        for (metric, unit) in [("busbw", "GB/s"), ("wrong_values", "")] {
+            let mut draft = raw.missing(metric, unit, missing.state, missing.detail.clone());
+            draft.0.evidence = Some(file.evidence.clone());
+            records.push(finish(draft, &missing.api).with_collective(&missing.collective));
+        }
+    }
+    if !document.head.complete {
+        let reached: BTreeSet<&str> =
+            wrong.keys().copied().chain(document.missing.iter().map(|m| m.api.as_str())).collect();
+        for api in document.planned.iter().filter(|api| !reached.contains(api.as_str())) {
+            records.push(finish(raw.absent("busbw", "GB/s"), api));
+        }
+    }
+}
+
+trait WithCollective {
+    fn with_collective(self, name: &str) -> Self;
+}
+
+impl WithCollective for Record {
+    fn with_collective(mut self, name: &str) -> Self {
+        self.params.insert("collective".to_owned(), name.into());
+        self
+    }
+}
+
+/// `nccl-tests/COLLECTIVE_perf.txt`, and `nccl-tests/launch.tsv`: collective, ranks, nodes, exit code, command.
+fn nccl_tests(raw: &Raw, records: &mut Vec<Record>) {
+    if let Some(file) = raw.file("nccl-tests/unavailable.txt") {
+        let mut draft = raw.missing("busbw", "GB/s", State::Unavailable, file.text.trim());
+        draft.0.evidence = Some(file.evidence.clone());
+        records.push(draft.param("collective", "all_reduce").param("tool", "nccl-tests").done());
+        return;
+    }
+    let Some(launches) = raw.file("nccl-tests/launch.tsv") else { return };
+    for line in launches.text.lines() {
+        let words: Vec<&str> = line.split('\t').collect();
+        let [collective, ranks, nodes, code, command] = words[..] else { continue };
+        let (Ok(ranks), Ok(nodes)) = (ranks.parse::<i64>(), nodes.parse::<i64>()) else { continue };
+        let base = |draft: Draft| {
+            draft
+                .param("collective", collective)
+                .param("ranks", ranks)
+                .param("nodes", nodes)
+                .param("tool", "nccl-tests")
+                .command(command)
+        };
+        let Some(file) = raw.file(&format!("nccl-tests/{collective}_perf.txt")) else {
+            records.push(base(raw.absent("busbw", "GB/s")).done());
+            continue;
+        };
+        let out = nccl::read(&file.text);
+        let backend = if out.version.as_deref().is_some_and(|version| version.starts_with("rccl")) {
+            "rccl"
+        } else {
+            "nccl"
+        };
+        let base = |draft: Draft| {
+            base(draft).param("backend", backend).tool(out.version.as_deref().unwrap_or("nccl-tests"))
+        };
+        if let Some(why) = refuse(&out, collective, ranks, code) {
+            let mut draft = raw.missing("busbw", "GB/s", State::Unknown, why);
+            draft.0.evidence = Some(file.evidence.clone());
+            records.push(base(draft).done());
+        } else {
+            for (position, row) in out.rows.iter().enumerate().filter(|(_, row)| row.size > 0) {
+                let Some(timing) = row.out_of_place.or(row.in_place) else { continue };
+                let values = [
+                    ("busbw", "GB/s", timing.busbw),
+                    ("algbw", "GB/s", timing.algbw),
+                    ("collective_time", "us", timing.time),
+                ];
+                for (metric, unit, value) in values {
+                    let mut draft = raw
+                        .measured(metric, unit, value, file.at(format!("line:{}", row.line)))
+                        .param("size", i64::try_from(row.size).unwrap_or(i64::MAX))
+                        .param("dtype", dtype(&row.dtype));
+                    // Sizes are rounded down to whole elements, so two rows may have the same.
+                    if out.rows[..position].iter().any(|before| before.size == row.size) {
+                        draft = draft.param("repeat", i64::try_from(position).unwrap_or(i64::MAX));
+                    }
+                    if row.out_of_place.is_none() {
+                        draft = draft.param("placement", "in_place");
+                    }
+                    records.push(base(draft).done());
+                }
+            }
+        }
+        let wrong = if out.validated
+            && matches!(out.state, nccl::State::Ok | nccl::State::WrongValues | nccl::State::NothingMeasured)
+        {
+            raw.measured("wrong_values", "", out.wrong as f64, file.evidence.clone())
+        } else {
+            raw.missing(
+                "wrong_values",
+                "",
+                State::Unknown,
+                format!("{collective}_perf: {}, values not validated", out.state.word()),
+            )
+        };
+        records.push(base(wrong).done());
+    }
+}
+
+/// Why the table is no measurement of this launch; none when it is one.
+fn refuse(out: &nccl::Output, collective: &str, ranks: i64, code: &str) -> Option<String> {
+    if out.state != nccl::State::Ok {
+        let failure = out.failure.as_ref().map_or(String::new(), |line| format!(": {line}"));
+        return Some(format!("{collective}_perf: {}{failure}", out.state.word()));
+    }
+    // A missed NCCL_TESTS_MIN_BW ends with an error too, and is a valid measurement.
+    if code != "0" && !out.min_bw_failed {
+        return Some(format!("{collective}_perf ended with exit code {code}"));
+    }
+    if i64::try_from(out.devices) != Ok(ranks) {
+        return Some(format!(
+            "{collective}_perf lists {} ranks, {ranks} were started: they ran apart",
+            out.devices
+        ));
+    }
+    if let Some(seen) = out.ranks_from_ratio(collective) {
+        // The printed rounding blurs the ratio; 10 % is beyond it for any bandwidth worth reading.
+        let best =
+            out.best().and_then(|row| row.out_of_place.or(row.in_place)).map_or(0.0, |timing| timing.algbw);
+        if best > 20.0 && (seen - ranks as f64).abs() > (ranks as f64 * 0.1).max(1.0) {
+            return Some(format!(
+                "busbw / algbw of {collective}_perf means {seen:.0} ranks, {ranks} were started"
+            ));
+        }
+    }
+    None
+}
+
+#[derive(Debug, Deserialize)]
+struct Gemm {
+    #[serde(flatten)]
+    head: Head,
+    node: String,
+    rank: i64,
+    local_rank: i64,
+    rows: Vec<GemmRow>,
+    missing: Vec<MissingGemm>,
+}
+
+#[derive(Debug, Deserialize)]
+struct GemmRow {
+    dtype: String,
+    n: i64,
+    repeats: i64,
+    differing_repeats: i64,
+    finite: bool,
+    best_flops: f64,
+    median_flops: f64,
+}
+
+#[derive(Debug, Deserialize)]
+struct MissingGemm {
+    dtype: String,
+    state: State,
+    detail: String,
+}
+
+/// Stage `gemm`: one file a rank.
+pub fn gemm(raw: &Raw) -> Vec<Record> {
+    let mut records = Vec::new();
+    let mut read = Vec::new();
+    for (index, file) in raw
+        .files
+        .iter()
+        .enumerate()
+        .filter(|(_, file)| file.name.starts_with("rank-") && file.name.ends_with(".json"))
+    {
+        match file.json::<Gemm>() {
+            Ok(document) if document.head.complete => read.push((index, document)),
+            Ok(document) => {
+                let why = raw.marker.why();
+                records.push(
+                    raw.missing("gemm", "TFLOP/s", State::Unknown, why)
+                        .on(&document.node)
+                        .param("rank", document.rank)
+                        .done(),
+                );
+            }
+            Err(why) => records.push(raw.missing("gemm", "TFLOP/s", State::Unknown, why).done()),
+        }
+    }
+    let mut measured_nodes = BTreeSet::new();
+    for (index, document) in &read {
+        let file = &raw.files[*index];
+        measured_nodes.insert(document.node.clone());
+        let gpu = document.head.device == "cuda";
+        let siblings = read.iter().filter(|(_, other)| other.node == document.node).count();
+        let finish = |draft: Draft| {
+            let draft = draft
+                .on(&document.node)
+                .tool(&format!("torch {}", document.head.torch))
+                .started(&document.head.started);
+            let draft = draft.param("device", if gpu { "gpu" } else { "cpu" });
+            match u32::try_from(document.local_rank) {
+                Ok(local) if gpu => draft.gpu(local),
+                // Several ranks share a node's processors: each is a part of it.
+                _ if siblings > 1 => draft.param("rank", document.rank),
+                _ => draft,
+            }
+            .done()
+        };
+        for (position, row) in document.rows.iter().enumerate() {
+            let shape = |draft: Draft| {
+                draft.param("dtype", dtype(&row.dtype)).param("m", row.n).param("n", row.n).param("k", row.n)
+            };
+            let pointer = |key: &str| file.at(format!("/rows/{position}/{key}"));
+            for (stat, key, flops) in
+                [("best", "best_flops", row.best_flops), ("median", "median_flops", row.median_flops)]
+            {
+                let draft = if row.finite && flops > 0.0 && row.repeats > 0 {
+                    raw.measured("gemm", "TFLOP/s", flops / 1e12, pointer(key))
+                } else {
+                    raw.missing(
+                        "gemm",
+                        "TFLOP/s",
+                        State::Unknown,
+                        "the product is not finite, or nothing was timed",
+                    )
+                };
+                records.push(finish(shape(draft).param("stat", stat)));
+            }
+            let draft =
+                raw.measured("gemm_wrong", "", row.differing_repeats as f64, pointer("differing_repeats"));
+            records.push(finish(draft.param("dtype", dtype(&row.dtype))));
+        }
+        for missing in &document.missing {
+            let draft = raw.missing("gemm", "TFLOP/s", missing.state, missing.detail.clone());
+            records.push(finish(draft.param("dtype", dtype(&missing.dtype))));
+        }
+    }
+    // Every node of the run should have one.
+    for node in raw.folder.run.nodes.iter().filter(|node| !measured_nodes.contains(*node)) {
+        records.push(raw.absent("gemm", "TFLOP/s").on(node).done());
+    }
+    records
+}
+
+#[derive(Debug, Deserialize)]
+struct Train {
+    #[serde(flatten)]
+    head: Head,
+    model: String,
+    shape: String,
+    dtype: String,
+    length: i64,
+    batch_per_rank: i64,
+    warmup: usize,
+    planned_steps: usize,
+    loss: Vec<f64>,
+    #[serde(default)]
+    nodes: i64,
+    #[serde(default)]
+    tokens_per_second: f64,
+    #[serde(default)]
+    per_rank: Vec<TrainRank>,
+}
+
+#[derive(Debug, Deserialize)]
+struct TrainRank {
+    rank: i64,
+    node: String,
+    step_seconds: Vec<f64>,
+}
+
+/// Stage `train`.
+pub fn train(raw: &Raw) -> Vec<Record> {
+    let metrics = [
+        ("tokens_per_second", "1/s"),
+        ("tokens_per_second_per_rank", "1/s"),
+        ("loss_first", ""),
+        ("loss_last", ""),
+    ];
+    let nothing = |state: State, why: String| -> Vec<Record> {
+        metrics.iter().map(|(metric, unit)| raw.missing(metric, unit, state, why.clone()).done()).collect()
+    };
+    let Some(file) = raw.file("train.json") else { return nothing(raw.missing_state(), raw.marker.why()) };
+    let document: Train = match file.json() {
+        Ok(document) => document,
+        Err(why) => return nothing(State::Unknown, why),
+    };
+    if !document.head.complete || document.loss.len() != document.planned_steps {
+        return nothing(State::Unknown, raw.marker.why());
+    }
+    let model = format!("{}-{}", document.model, document.shape);
+    let tool = document.head.tool();
+    let finish = |draft: Draft| draft.tool(&tool).started(&document.head.started).done();
+    let full = |draft: Draft| {
+        draft
+            .param("model", model.as_str())
+            .param("ranks", document.head.ranks)
+            .param("nodes", document.nodes)
+            .param("device", if document.head.device == "cuda" { "gpu" } else { "cpu" })
+            .param("dtype", dtype(&document.dtype))
+            .param("seq", document.length)
+            .param("batch", document.batch_per_rank)
+    };
+    let (first, last) = (
+        document.loss.first().copied().unwrap_or(f64::NAN),
+        document.loss.last().copied().unwrap_or(f64::NAN),
+    );
+    // A run that does not learn computes something else than training: its speed says nothing.
+    let learns = document.loss.iter().all(|loss| loss.is_finite()) && last < first;
+    let mut records = Vec::new();
+    let speeds = [
+        ("tokens_per_second", document.tokens_per_second),
+        ("tokens_per_second_per_rank", document.tokens_per_second / document.head.ranks as f64),
+    ];
+    for (metric, value) in speeds {
+        let draft = if learns {
+            raw.measured(metric, "1/s", value, file.at("/tokens_per_second"))
+        } else {
+            let why = format!("the loss did not fall ({first} to {last} in {} steps)", document.loss.len());
+            raw.missing(metric, "1/s", State::Unknown, why)
+        };
+        records.push(finish(full(draft)));
+    }
+    for (metric, value, at) in
+        [("loss_first", first, 0), ("loss_last", last, document.loss.len().saturating_sub(1))]
+    {
+        let draft = raw.measured(metric, "", value, file.at(format!("/loss/{at}")));
+        records.push(finish(draft.param("model", model.as_str())));
+    }
+    for (position, rank) in document.per_rank.iter().enumerate() {
+        let mut times: Vec<f64> =
+            rank.step_seconds.iter().skip(document.warmup).map(|seconds| seconds * 1e3).collect();
+        times.sort_by(f64::total_cmp);
+        if times.is_empty() {
+            continue;
+        }
+        // Nearest rank: the smallest value that at least 99 % do not exceed.
+        let p99 = times[((times.len() as f64 * 0.99).ceil() as usize).clamp(1, times.len()) - 1];
+        for (stat, value) in [("median", median(&times)), ("p99", p99)] {
+            let draft =
+                raw.measured("step_time", "ms", value, file.at(format!("/per_rank/{position}/step_seconds")));
+            records.push(finish(draft.param("stat", stat).param("rank", rank.rank).on(&rank.node)));
+        }
+    }
+    records
+}
+
+/// Median of sorted values.
+pub fn median(sorted: &[f64]) -> f64 {
+    let half = sorted.len() / 2;
+    if sorted.is_empty() {
+        f64::NAN
+    } else if sorted.len().is_multiple_of(2) {
+        f64::midpoint(sorted[half - 1], sorted[half])
+    } else {
+        sorted[half]
+    }
+}
