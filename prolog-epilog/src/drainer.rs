@@ -9,6 +9,8 @@ use crate::slurm::{Slurm, SlurmError};
 
 /// Longest AdminComment we leave behind, in bytes.
 const COMMENT_MAX: usize = 1000;
+/// A drain of ours younger than this (in seconds, by two clocks) may still be taken back.
+const FRESH: u64 = 60;
 /// Longest text to a job, in bytes.
 const TEXT_MAX: usize = 400;
 
@@ -66,7 +68,9 @@ fn try_drain(
     }
     slurm.drain(name, &text)?;
     let mut report = Report::new(Outcome::Written, name, &text);
-    report.takes_node = takes_node;
+    // A reason of ours that replaces one whose own second look may still be due takes that over.
+    let fresh = node.drained_by_us() && now.abs_diff(node.reason_time) < FRESH;
+    report.second_look = takes_node || fresh;
     Ok(report)
 }
 

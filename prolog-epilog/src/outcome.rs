@@ -64,7 +64,7 @@ pub struct Report {
     pub detail: String,
     /// The drain took a node that was in service, so that the brake's second look is due.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub takes_node: bool,
+    pub second_look: bool,
 }
 
 impl Report {
@@ -77,7 +77,7 @@ impl Report {
             reason: reason.to_string(),
             via: String::new(),
             detail: String::new(),
-            takes_node: false,
+            second_look: false,
         }
     }
 

@@ -164,9 +164,8 @@ impl Libslurm {
 
     #[cfg(slurm_jobs_by_step_id)]
     fn load_job(&self, id: u32, message: &mut *mut c::job_info_msg_t) -> c_int {
-        let mut step = step_id(id);
-        // SAFETY: `message` is a valid place for the pointer, `step` lives until after the call.
-        unsafe { self.api.slurm_load_job(message, &raw mut step, SHOW_ALL) }
+        // SAFETY: `message` is a valid place for the pointer.
+        unsafe { self.api.slurm_load_job(message, step_id(id), SHOW_ALL) }
     }
 
     #[cfg(not(slurm_jobs_by_step_id))]
@@ -177,9 +176,8 @@ impl Libslurm {
 
     #[cfg(slurm_jobs_by_step_id)]
     fn notify_job(&self, id: u32, text: &CStr) -> c_int {
-        let mut step = step_id(id);
-        // SAFETY: libslurm only reads the text and the step, which live until after the call.
-        unsafe { self.api.slurm_notify_job(&raw mut step, text.as_ptr().cast_mut()) }
+        // SAFETY: libslurm only reads the text.
+        unsafe { self.api.slurm_notify_job(step_id(id), text.as_ptr().cast_mut()) }
     }
 }
 

@@ -226,7 +226,7 @@ impl Drainer {
     fn follow_up(&self, report: &Report) {
         match report.outcome {
             Outcome::Brake => self.engage(&report.detail, &report.reason),
-            Outcome::Written if report.takes_node => self.start_second_look(&report.reason),
+            Outcome::Written if report.second_look => self.start_second_look(&report.reason),
             _ => {}
         }
     }

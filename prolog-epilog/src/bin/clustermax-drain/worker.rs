@@ -119,17 +119,19 @@ fn start(request: &Request, deadline: Instant) -> std::io::Result<Answer> {
         }
     }
     sys::kill_group(&child);
-    if let Some(answer) = answer {
-        reap(&mut child);
-        return Ok(answer);
-    }
     // The group is dead, so the rest of what it said comes at once, or never.
     let said: Vec<String> = said
         .map(|s| std::iter::from_fn(|| s.recv_timeout(Duration::from_millis(20)).ok()).collect())
         .unwrap_or_default();
+    let said: Vec<String> = said.iter().map(|line| line.chars().take(200).collect()).collect();
     reap(&mut child);
-    let last =
-        said.last().map_or(String::new(), |l| format!(": {}", l.chars().take(200).collect::<String>()));
+    if let Some(answer) = answer {
+        for line in said {
+            eprintln!("clustermax-drain: {line}");
+        }
+        return Ok(answer);
+    }
+    let last = said.last().map_or(String::new(), |line| format!(": {line}"));
     Ok(Answer::NoAnswer(if in_time {
         format!("Slurm's library ended the worker process{last}")
     } else {
@@ -241,6 +243,5 @@ fn connect(conf: &Path, scontrol: &Path) -> Result<Box<dyn Slurm>, String> {
         return Err(format!("{why}; slurm.scontrol = {} is not absolute", scontrol.display()));
     }
     check_trusted(scontrol, true).map_err(|e| format!("{why}; {e}"))?;
-    eprintln!("{why}; going through {}", scontrol.display());
     Ok(Box::new(Scontrol::new(scontrol, conf)))
 }
