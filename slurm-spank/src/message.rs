@@ -36,7 +36,7 @@ pub(crate) fn refusal(node: &str, faults: &[&Finding], on_fault: OnFault) -> Opt
         n => format!(" (and {n} more faults)"),
     };
     let next = match on_fault {
-        OnFault::Refuse => "This step is not started here; submit again and Slurm will use other nodes.",
+        OnFault::Refuse => "This step is refused here; submit again and Slurm will use other nodes.",
         OnFault::Warn => {
             "This step is started all the same, but may fail; submit again and Slurm will use other nodes."
         }
@@ -214,7 +214,7 @@ mod tests {
             refuse(|_| {}, OnFault::Refuse),
             "clustermax: node n2, GPU 3: GPU fell off the bus (cmx:xid79: NVRM: Xid (PCI:0000:5d:00): 79, \
              GPU has fallen off the bus). The node is being taken out of service. \
-             This step is not started here; submit again and Slurm will use other nodes."
+             This step is refused here; submit again and Slurm will use other nodes."
         );
     }
 

@@ -1,0 +1,428 @@
+//! The built plugin, loaded by a C program that looks like Slurm (`host.c`).
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Group and user id that is not root's: `nobody` on Debian. Any number does.
+const NOBODY: u32 = 65_534;
+
+/// What the tests load and run. The plugin is built into a folder of its own: other programs use the one in the
+/// usual place meanwhile.
+struct Built {
+    plugin: PathBuf,
+    panicking: PathBuf,
+    newer: PathBuf,
+    host: PathBuf,
+    host_without_spank_log: PathBuf,
+    bare_host: PathBuf,
+}
+
+fn built() -> &'static Built {
+    static BUILT: OnceLock<Built> = OnceLock::new();
+    BUILT.get_or_init(|| Built {
+        plugin: plugin("plugin.so", &[], "22.05"),
+        panicking: plugin("panicking.so", &["--features", "test-panic"], "22.05"),
+        newer: plugin("newer.so", &[], "25.05"),
+        host: host("host", &[]),
+        host_without_spank_log: host("host-without-spank-log", &["-DNO_SPANK_LOG"]),
+        bare_host: host("bare-host", &["-DBARE"]),
+    })
+}
+
+fn tmp() -> &'static Path {
+    Path::new(env!("CARGO_TARGET_TMPDIR"))
+}
+
+fn plugin(name: &str, options: &[&str], release: &str) -> PathBuf {
+    let target = tmp().join("spank");
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo
+        .args(["build", "--quiet", "--package", "spank-clustermax", "--manifest-path"])
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"))
+        .arg("--target-dir")
+        .arg(&target)
+        .args(options)
+        .env("CLUSTERMAX_SLURM_VERSION", release);
+    assert!(cargo.status().unwrap().success(), "{cargo:?}");
+    let to = tmp().join(name);
+    fs::copy(target.join("debug/libspank_clustermax.so"), &to).unwrap();
+    to
+}
+
+fn host(name: &str, options: &[&str]) -> PathBuf {
+    let to = tmp().join(name);
+    let mut cc = Command::new("cc");
+    if let Some(dir) = std::env::var_os("SLURM_INCLUDE_DIR") {
+        cc.arg("-I").arg(dir);
+    }
+    cc.args(["-rdynamic", "-Wall", "-o"])
+        .arg(&to)
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/host.c"))
+        .args(options)
+        .arg("-ldl");
+    assert!(cc.status().unwrap().success(), "{cc:?}");
+    to
+}
+
+/// Runs a host with a plugin; what it printed, without the line about the load.
+fn drive(host: &Path, plugin: &Path, script: &str) -> String {
+    let mut child = Command::new(host)
+        .arg(plugin)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{script}: {output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "", "nothing goes to the host's stderr");
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().filter(|line| !line.starts_with("loaded")).map(|line| format!("{line}\n")).collect()
+}
+
+fn run(script: &str) -> String {
+    drive(&built().host, &built().plugin, script)
+}
+
+fn root() -> bool {
+    fs::metadata("/proc/self").unwrap().uid() == 0
+}
+
+/// A run folder of node n2.
+struct Node(tempfile::TempDir);
+
+impl Node {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::create_dir_all(dir.path().join("n2/jobs")).unwrap();
+        Self(dir)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join("n2").join(name)
+    }
+
+    fn write(&self, name: &str, content: &str) {
+        fs::write(self.path(name), content).unwrap();
+    }
+
+    /// The start of every script: slurmstepd on n2.
+    fn stepd(&self) -> String {
+        format!("context remote\nenv SLURMD_NODENAME n2\nargs run_dir={}/%n\ninit\n", self.0.path().display())
+    }
+
+    /// What `task_init` of job 123, task 0 prints.
+    fn task_init(&self) -> String {
+        after_init(&run(&format!("{}task_init 0\n", self.stepd())))
+    }
+}
+
+fn after_init(output: &str) -> String {
+    output.split_once("init 0\n").unwrap().1.to_owned()
+}
+
+/// RFC 3339 for so many seconds from now.
+fn time(offset: i64) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let output = Command::new("date")
+        .args(["-u", "+%Y-%m-%dT%H:%M:%SZ", "-d"])
+        .arg(format!("@{}", i64::try_from(now).unwrap() + offset))
+        .output()
+        .unwrap();
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+fn verdict(scope: &str) -> String {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    format!(
+        r#"{{"schema":"clustermax-verdict/1","node":"n2","boot_id":"{}","mode":"periodic","enforcement":"enforce",
+        "time":"{}","status":"fail","action":"reboot","drain":true,"findings":[{{"check":"gpu.xid","token":"xid79",
+        "status":"fail","device":{{"kind":"gpu","name":"g3","index":3,"pci":"0000:5d:00.0"}},"scope":"{scope}",
+        "action":"reboot","drain":true,"fault":"hardware","evidence":"NVRM: Xid 79 %s%n","text":"GPU fell off the bus",
+        "mend":"reboot","synthetic":true,"observe":false}}]}}"#,
+        boot.trim(),
+        time(0)
+    )
+}
+
+fn job(gpu: u32, events: &str) -> String {
+    format!(
+        r#"{{"schema":"clustermax-job/1","job":"123","uid":1000,"gid":1000,"node":"n2","started":"{0}","as_of":"{0}",
+        "gpus":[{{"index":{gpu},"pci":"0000:5{gpu}:00.0"}}],"events":[{events}]}}"#,
+        time(5)
+    )
+    .replace("0000:53:00.0", "0000:5d:00.0")
+}
+
+fn xid13() -> String {
+    format!(
+        r#"{{"time":"{}","check":"gpu.xid","token":"xid13","device":"g3","fault":"program","action":"tell_user",
+        "drain":false,"text":"Xid 13: graphics engine exception, usually an error in the program"}}"#,
+        time(5)
+    )
+}
+
+const REFUSED: &str = "user: clustermax: node n2, GPU 3: GPU fell off the bus (cmx:xid79: NVRM: Xid 79 %s%n). \
+    The node is being taken out of service. \
+    This step is refused here; submit again and Slurm will use other nodes.\ntask_init -1\n";
+
+#[test]
+fn init_registers_the_option_where_users_are_and_says_nothing() {
+    for context in ["local", "allocator", "remote"] {
+        // A bad argument of the site must not spoil `srun --help`.
+        let args = if context == "remote" { "" } else { "args reprot=full\n" };
+        assert_eq!(
+            run(&format!("context {context}\n{args}init\n")),
+            "registered clustermax-report=off|brief|full\ninit 0\n",
+            "{context}"
+        );
+    }
+    assert_eq!(run("context slurmd\ninit\n"), "init 0\n");
+}
+
+#[test]
+fn a_bad_plugstack_argument_is_named_in_the_daemons_log() {
+    assert_eq!(
+        run("context slurmd\nargs reprot=full\ninit\n"),
+        "error: clustermax: plugstack argument \"reprot=full\" is not known and is ignored; \
+         use report=, run_dir=, procfs=, max_age= or on_fault=\ninit 0\n"
+    );
+}
+
+#[test]
+fn a_bad_option_is_refused_on_the_command_line_only() {
+    let bad = "error: clustermax: --clustermax-report=loud is not known; use off, brief or full\noption -1\n";
+    assert_eq!(
+        run("init\noption 0 loud\noption 0 full\noption 1 loud\n"),
+        format!("registered clustermax-report=off|brief|full\ninit 0\n{bad}option 0\noption 0\n")
+    );
+    assert!(run("init\noption 0\n").ends_with("option -1\n"), "no argument at all");
+}
+
+#[test]
+fn a_fault_of_the_node_refuses_the_step_and_is_told_once() {
+    let node = Node::new();
+    node.write("verdict.json", &verdict("node"));
+    let tasks = run(&format!("{}item ntasks 2\ntask_init 0\ntask_init 1\n", node.stepd()));
+    assert_eq!(after_init(&tasks), format!("{REFUSED}task_init -1\n"));
+}
+
+#[test]
+fn a_faulty_gpu_refuses_only_the_job_that_holds_it() {
+    let node = Node::new();
+    node.write("verdict.json", &verdict("device"));
+    assert_eq!(node.task_init(), "task_init 0\n", "no record of the job");
+    node.write("jobs/123.json", &job(2, ""));
+    assert_eq!(node.task_init(), "task_init 0\n", "another GPU");
+    node.write("jobs/123.json", &job(3, ""));
+    assert_eq!(node.task_init(), REFUSED);
+    let other = run(&format!("{}item job 124\ntask_init 0\n", node.stepd()));
+    assert_eq!(after_init(&other), "task_init 0\n", "another job");
+}
+
+#[test]
+fn on_fault_warn_tells_and_lets_the_step_start() {
+    let node = Node::new();
+    node.write("verdict.json", &verdict("node"));
+    let script = node.stepd().replace("/%n", "/%n on_fault=warn") + "task_init 0\n";
+    let output = after_init(&run(&script));
+    assert!(output.contains("This step is started all the same, but may fail;"), "{output}");
+    assert!(output.ends_with("task_init 0\n"), "{output}");
+}
+
+/// The user's process reads what the prolog wrote for the job's group.
+#[test]
+fn root_the_users_own_process_can_read_the_record() {
+    if !root() {
+        eprintln!("skipped: needs root");
+        return;
+    }
+    let node = Node::new();
+    node.write("verdict.json", &verdict("device"));
+    node.write("jobs/123.json", &job(3, ""));
+    chown(node.path("jobs/123.json"), Some(0), Some(NOBODY)).unwrap();
+    fs::set_permissions(node.path("jobs/123.json"), fs::Permissions::from_mode(0o640)).unwrap();
+    let as_user = |uid: u32| after_init(&run(&format!("{}user {uid}\ntask_init 0\n", node.stepd())));
+    assert_eq!(as_user(NOBODY), REFUSED);
+    assert_eq!(as_user(NOBODY - 1), "task_init 0\n", "another group cannot read it: not refused");
+}
+
+#[test]
+fn files_that_cannot_be_believed_refuse_nobody() {
+    let node = Node::new();
+    let path = node.path("verdict.json");
+    let good = verdict("node");
+    node.write("verdict.json", &good);
+    assert_eq!(node.task_init(), REFUSED);
+
+    node.write("verdict.json", "");
+    assert_eq!(node.task_init(), "task_init 0\n", "0 bytes");
+    node.write("verdict.json", &good[..good.len() / 2]);
+    assert_eq!(node.task_init(), "task_init 0\n", "half-written");
+    node.write(
+        "verdict.json",
+        &good.replace("\"findings\":", &format!("\"pad\":\"{}\",\"findings\":", "x".repeat(70_000))),
+    );
+    assert_eq!(node.task_init(), "task_init 0\n", "longer than 64 KiB");
+    node.write("verdict.json", &good.replace("enforcement\":\"enforce", "enforcement\":\"observe"));
+    assert_eq!(node.task_init(), "task_init 0\n", "observe");
+    node.write("verdict.json", &good.replace(&time(0)[..4], "2001"));
+    assert_eq!(node.task_init(), "task_init 0\n", "stale");
+
+    fs::remove_file(&path).unwrap();
+    assert_eq!(node.task_init(), "task_init 0\n", "absent");
+    node.write("real.json", &good);
+    symlink(node.path("real.json"), &path).unwrap();
+    assert_eq!(node.task_init(), "task_init 0\n", "symbolic link");
+    fs::remove_file(&path).unwrap();
+    assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+    assert_eq!(node.task_init(), "task_init 0\n", "FIFO");
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    assert_eq!(node.task_init(), "task_init 0\n", "folder");
+    fs::remove_dir(&path).unwrap();
+
+    node.write("verdict.json", &good);
+    if root() {
+        chown(&path, Some(NOBODY), None).unwrap();
+        assert_eq!(node.task_init(), "task_init 0\n", "foreign owner");
+        chown(&path, Some(0), None).unwrap();
+    }
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+    assert_eq!(node.task_init(), "task_init 0\n", "writable by others");
+}
+
+#[test]
+fn the_report_comes_after_the_last_local_task() {
+    let node = Node::new();
+    node.write("jobs/123.json", &job(3, &xid13()));
+    let output = run(&format!("{}item ntasks 3\ntask_exit 1\ntask_exit 0\ntask_exit 2\n", node.stepd()));
+    let output = after_init(&output);
+    assert!(
+        output.starts_with(
+            "task_exit 0\ntask_exit 0\nuser: clustermax: node n2, GPU 3: Xid 13: graphics engine exception, \
+             usually an error in the program ("
+        ),
+        "{output}"
+    );
+    assert_eq!(output.lines().count(), 4, "{output}");
+}
+
+#[test]
+fn the_report_obeys_option_and_site() {
+    let node = Node::new();
+    node.write("jobs/123.json", &job(3, ""));
+    let script = |site: &str, option: &str| {
+        let stepd = node.stepd().replace("/%n", &format!("/%n {site}"));
+        after_init(&run(&format!("{stepd}{option}task_exit 0\n")))
+    };
+    assert_eq!(script("", ""), "task_exit 0\n", "brief is silent when nothing happened");
+    assert!(script("report=full", "").contains("nothing wrong seen with GPU 3 as of"));
+    assert!(script("", "option 1 full\n").contains("nothing wrong seen with GPU 3 as of"));
+    assert_eq!(script("report=full", "option 1 off\n"), "option 0\ntask_exit 0\n", "the user's word wins");
+    assert_eq!(
+        script("report=full", "item step 0xfffffffc\n"),
+        "task_exit 0\n",
+        "the extern step has no user's output"
+    );
+}
+
+#[test]
+fn loaded_twice_it_speaks_once() {
+    let node = Node::new();
+    node.write("verdict.json", &verdict("node"));
+    node.write("jobs/123.json", &job(3, &xid13()));
+    let output =
+        run(&format!("load\n{}item ntasks 2\ntask_init 0\ntask_exit 0\ntask_exit 1\n", node.stepd()));
+    assert_eq!(output.matches("registered").count(), 1, "{output}");
+    assert_eq!(output.matches("fell off the bus").count(), 1, "{output}");
+    assert_eq!(output.matches("Xid 13").count(), 1, "{output}");
+}
+
+#[test]
+fn a_host_without_the_optional_symbols_still_loads_it() {
+    let node = Node::new();
+    node.write("verdict.json", &verdict("node"));
+    let script = format!("{}task_init 0\n", node.stepd());
+    let output = drive(&built().host_without_spank_log, &built().plugin, &script);
+    assert_eq!(after_init(&output), REFUSED.replace("user: ", "error: "));
+    let bare = drive(&built().bare_host, &built().plugin, "init\ntask_init 0\ntask_exit 0\n");
+    assert_eq!(bare, "init 0\ntask_init 0\ntask_exit 0\n");
+}
+
+#[test]
+fn long_and_hostile_names_do_no_harm() {
+    let node = Node::new();
+    node.write("verdict.json", &verdict("node"));
+    for env in [
+        "SLURM_JOB_NODELIST =10000",
+        "SLURMD_NODENAME =10000",
+        "SLURMD_NODENAME ../n2",
+        "SLURMD_NODENAME n2/.",
+    ] {
+        let script = node.stepd().replace("SLURMD_NODENAME n2", env) + "task_init 0\ntask_exit 0\n";
+        assert_eq!(after_init(&run(&script)), "task_init 0\ntask_exit 0\n", "{env}");
+    }
+}
+
+#[test]
+fn a_panic_stays_inside() {
+    for hook in ["init", "task_init", "task_exit"] {
+        let script = format!("context remote\nargs panic={hook}\ninit\ntask_init 0\ntask_exit 0\n");
+        let output = drive(&built().host, &built().panicking, &script);
+        assert!(
+            output.contains(&format!("error: clustermax: internal error in {hook}: told to panic in {hook}")),
+            "{output}"
+        );
+        for rc in ["init 0", "task_init 0", "task_exit 0"] {
+            assert!(output.contains(&format!("{rc}\n")), "{hook}: {output}");
+        }
+    }
+    let shipped = drive(&built().host, &built().plugin, "context remote\nargs panic=init\ninit\n");
+    assert!(shipped.contains("\"panic=init\" is not known"), "{shipped}");
+}
+
+/// Names that the dynamic symbol table defines, by `nm`.
+fn exports(plugin: &Path) -> Vec<String> {
+    let output = Command::new("nm").args(["-D", "--defined-only"]).arg(plugin).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let mut names: Vec<_> =
+        text.lines().filter_map(|line| line.split_whitespace().nth(2)).map(str::to_owned).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn only_what_slurm_looks_for_is_exported() {
+    let hooks = ["slurm_spank_init", "slurm_spank_task_exit", "slurm_spank_task_init"];
+    let data = ["plugin_name", "plugin_type", "plugin_version"];
+    assert_eq!(exports(&built().plugin), [&data[..], &hooks[..]].concat());
+    let mut newer = [&data[..], &hooks[..], &["slurm_spank_init_failure_mode"]].concat();
+    newer.sort_unstable();
+    assert_eq!(exports(&built().newer), newer);
+}
+
+#[test]
+fn it_needs_no_symbol_of_slurm_to_load_and_is_never_unloaded() {
+    let output = Command::new("nm").args(["-D", "--undefined-only"]).arg(&built().plugin).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(!text.contains("spank") && !text.contains("slurm"), "{text}");
+    let output = Command::new("readelf").args(["-dW"]).arg(&built().plugin).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("NODELETE"), "{text}");
+}
+
+#[test]
+fn the_release_is_the_one_it_was_built_for() {
+    let child = Command::new(&built().host).arg(&built().newer).stdin(Stdio::null()).output().unwrap();
+    assert_eq!(String::from_utf8(child.stdout).unwrap(), "loaded clustermax spank 0x190500\n");
+}
