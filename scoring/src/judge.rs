@@ -159,7 +159,7 @@ impl<'a> Evidence<'a> {
             return Err("no GPU model is recorded, so there is no reference value".to_owned());
         };
         for node in &self.loaded.run.nodes {
-            let gpus = self.gpus(node).map_err(|(_, reason)| reason)?;
+            let gpus = self.gpus(node).map_err(|(_, reason)| format!("{reason} (node {node})"))?;
             let known = seen.get(node.as_str()).map_or(0, BTreeSet::len);
             if known < gpus as usize {
                 return Err(format!("node {node} names the model of {known} of its {gpus} GPUs"));
@@ -175,14 +175,14 @@ impl<'a> Evidence<'a> {
                 continue;
             }
             return match entry.believed() {
-                Some(value) if value < 1.0 => Err((true, format!("node {node} has no GPU"))),
+                Some(value) if value < 1.0 => Err((true, "no GPU".to_owned())),
                 // Range-checked by metrics.tsv.
                 Some(value) => Ok(value as u32),
                 None if entry.state == State::Unavailable => Err((true, why(key, entry))),
                 None => Err((false, why(key, entry))),
             };
         }
-        Err((false, format!("no gpu_count of node {node}")))
+        Err((false, "no record of gpu_count".to_owned()))
     }
 
     /// Decides one criterion.
@@ -194,38 +194,37 @@ impl<'a> Evidence<'a> {
         combine(criterion, instances)
     }
 
-    fn measure(&self, criterion: &Criterion, measure: &Measure, instances: &mut Vec<Instance>) {
+    fn measure(&self, criterion: &Criterion, measure: &Measure, instances: &mut Vec<(Subject, Instance)>) {
         let values: Vec<Option<&str>> = match &measure.each {
             Some(each) => each.values.iter().map(|value| Some(value.as_str())).collect(),
             None => vec![None],
         };
-        let mut subjects: Vec<Result<Subject, Instance>> = Vec::new();
+        let mut subjects = Vec::new();
         match measure.per {
-            Per::Cluster => subjects.push(Ok(Subject::default())),
-            Per::Node => {
-                subjects.extend(self.loaded.run.nodes.iter().map(|node| Ok(Subject::node(node.as_str()))));
-            }
+            Per::Cluster => subjects.push(Subject::default()),
+            Per::Node => subjects.extend(self.loaded.run.nodes.iter().map(Subject::node)),
             Per::Gpu => {
                 for node in &self.loaded.run.nodes {
                     match self.gpus(node) {
-                        Ok(gpus) => subjects.extend(
-                            (0..gpus)
-                                .map(|gpu| Ok(Subject { gpu: Some(gpu), ..Subject::node(node.as_str()) })),
-                        ),
-                        Err((true, reason)) => subjects.push(Err(Instance::Unavailable(reason))),
-                        Err((false, reason)) => subjects.push(Err(Instance::Unknown(reason))),
+                        Ok(gpus) => subjects
+                            .extend((0..gpus).map(|gpu| Subject { gpu: Some(gpu), ..Subject::node(node) })),
+                        Err((true, reason)) => {
+                            instances.push((Subject::node(node), Instance::Unavailable(reason)));
+                        }
+                        Err((false, reason)) => {
+                            instances.push((Subject::node(node), Instance::Unknown(reason)));
+                        }
                     }
                 }
             }
         }
-        if subjects.is_empty() {
-            instances.push(Instance::Unknown("run.json names no node".to_owned()));
+        if measure.per != Per::Cluster && self.loaded.run.nodes.is_empty() {
+            instances.push((Subject::default(), Instance::Unknown("run.json names no node".to_owned())));
         }
         for subject in subjects {
-            match subject {
-                Ok(subject) => instances
-                    .extend(values.iter().map(|value| self.instance(criterion, measure, &subject, *value))),
-                Err(instance) => instances.push(instance),
+            for value in &values {
+                let instance = self.instance(criterion, measure, &subject, *value);
+                instances.push((subject.clone(), instance));
             }
         }
     }
@@ -276,7 +275,7 @@ impl<'a> Evidence<'a> {
                     && key.params.get("item").is_some_and(|found| found.to_string() == *item)
             })
         });
-        let result = self.decide(criterion, measure, subject, value, &found);
+        let result = self.decide(criterion, measure, value, &found);
         match (result, claim) {
             (Instance::Unknown(_) | Instance::Unavailable(_), Some((key, entry))) => {
                 let score = if entry.value == Some(1.0) { ONE } else { 0 };
@@ -293,13 +292,16 @@ impl<'a> Evidence<'a> {
         &self,
         criterion: &Criterion,
         measure: &Measure,
-        subject: &Subject,
         value: Option<&str>,
         found: &[(&'a Key, &'a Entry)],
     ) -> Instance {
         if found.is_empty() {
             let what = value.map(|value| format!(" {value}")).unwrap_or_default();
-            return Instance::Unknown(format!("no record of {}{what} for {subject}", measure.metric));
+            return Instance::Unknown(if measure.metric == "claim" {
+                "the provider stated nothing about it".to_owned()
+            } else {
+                format!("no record of {}{what}", measure.metric)
+            });
         }
         if let Rule::Spread { points } = &measure.rule {
             return self.spread(measure, points, found);
@@ -459,7 +461,7 @@ fn why(key: &Key, entry: &Entry) -> String {
         (None, Some(detail)) => detail.as_str(),
         (None, None) => "no reason given",
     };
-    format!("{} of {}: {reason}", key.metric, key.subject)
+    format!("{}: {reason}", key.metric)
 }
 
 /// The reason of the closed list that `detail` starts with, when the criterion accepts it.
@@ -499,24 +501,24 @@ pub fn curve(points: &[[f64; 2]], value: f64) -> f64 {
     before.map_or(0.0, |last| last[1])
 }
 
-/// Reasons named in a verdict before "and N more".
-const REASONS: usize = 2;
+/// Reasons, and subjects of each, that are named before "and N more".
+const NAMED: usize = 4;
 /// Observed values kept in a verdict.
 const OBSERVED: usize = 5;
 
-fn combine(criterion: &Criterion, instances: Vec<Instance>) -> Verdict {
+fn combine(criterion: &Criterion, instances: Vec<(Subject, Instance)>) -> Verdict {
     let asked = instances.len();
     let (mut scores, mut seen) = (Vec::new(), Vec::new());
     let (mut unknown, mut unavailable, mut not_applicable) = (Vec::new(), Vec::new(), Vec::new());
-    for instance in instances {
+    for (subject, instance) in instances {
         match instance {
             Instance::Known(score, observed) => {
                 scores.push(score);
                 seen.extend(observed.map(|one| *one));
             }
-            Instance::Unknown(reason) => unknown.push(reason),
-            Instance::Unavailable(reason) => unavailable.push(reason),
-            Instance::NotApplicable(reason) => not_applicable.push(reason),
+            Instance::Unknown(reason) => unknown.push((reason, subject)),
+            Instance::Unavailable(reason) => unavailable.push((reason, subject)),
+            Instance::NotApplicable(reason) => not_applicable.push((reason, subject)),
         }
     }
     let declared = seen.iter().any(|observed| observed.metric == "claim");
@@ -528,34 +530,25 @@ fn combine(criterion: &Criterion, instances: Vec<Instance>) -> Verdict {
             .then_with(|| a.subject.cmp(&b.subject))
             .then_with(|| a.params.cmp(&b.params))
     });
-    let failed = scores.iter().filter(|score| **score == 0).count();
+    let short = &seen[..seen.iter().take_while(|one| one.score < ONE).count()];
     let lowest = scores.iter().min().copied();
-    let known = scores.len();
     let (outcome, value, reason) = match (criterion.combine, lowest) {
         (Combine::All, Some(0)) => {
-            (Outcome::Fail, Some(0), format!("{failed} of {asked}: {}", failures(&seen)))
+            let zero = short.iter().take_while(|one| one.score == 0).count();
+            (Outcome::Fail, Some(0), of_asked(asked, &short[..zero]))
         }
         _ if !unknown.is_empty() => {
             unknown.extend(unavailable);
-            (Outcome::Unknown, None, listed(&unknown))
+            (Outcome::Unknown, None, grouped(unknown))
         }
-        _ if !unavailable.is_empty() => (Outcome::Unavailable, None, listed(&unavailable)),
-        (_, None) => (Outcome::NotApplicable, None, listed(&not_applicable)),
-        (Combine::All, Some(lowest)) => {
-            let reason =
-                if lowest == ONE { String::new() } else { format!("lowest: {}", failures(&seen[..1])) };
-            (Outcome::Pass, Some(lowest), reason)
-        }
+        _ if !unavailable.is_empty() => (Outcome::Unavailable, None, grouped(unavailable)),
+        (_, None) => (Outcome::NotApplicable, None, grouped(not_applicable)),
+        (Combine::All, Some(lowest)) => (Outcome::Pass, Some(lowest), of_asked(asked, short)),
         (Combine::Share, Some(_)) => {
             let sum: u64 = scores.iter().map(|score| u64::from(*score)).sum();
-            let mean = (sum / known as u64) as Micro;
-            let short: Vec<Observed> = seen.iter().filter(|one| one.score < ONE).cloned().collect();
-            let reason = if short.is_empty() {
-                String::new()
-            } else {
-                format!("{} of {known} fall short: {}", short.len(), failures(&short))
-            };
-            (if mean == 0 { Outcome::Fail } else { Outcome::Pass }, Some(mean), reason)
+            let mean = (sum / scores.len() as u64) as Micro;
+            let outcome = if mean == 0 { Outcome::Fail } else { Outcome::Pass };
+            (outcome, Some(mean), of_asked(asked, short))
         }
     };
     seen.truncate(OBSERVED);
@@ -565,35 +558,55 @@ fn combine(criterion: &Criterion, instances: Vec<Instance>) -> Verdict {
         value,
         reason,
         observed: seen,
-        instances: (asked, known),
+        instances: (asked, scores.len()),
         declared,
     }
 }
 
-fn failures(seen: &[Observed]) -> String {
-    let texts: Vec<String> = seen
+/// `2 of 4 fall short: perf_event_paranoid 3: n1, n2`; empty when none does.
+fn of_asked(asked: usize, short: &[Observed]) -> String {
+    if short.is_empty() {
+        return String::new();
+    }
+    let reasons = short
         .iter()
-        .take_while(|one| one.score == seen[0].score)
         .map(|one| {
             let unit = if one.unit.is_empty() { String::new() } else { format!(" {}", one.unit) };
-            format!("{} {}{unit} ({}{})", one.metric, number(one.value), one.subject, one.params)
+            (format!("{}{} {}{unit}", one.metric, one.params, number(one.value)), one.subject.clone())
         })
         .collect();
-    listed(&texts)
+    let text = grouped(reasons);
+    if asked > 1 { format!("{} of {asked} fall short: {text}", short.len()) } else { text }
 }
 
-fn listed(reasons: &[String]) -> String {
-    let mut distinct: Vec<&str> = Vec::new();
-    for reason in reasons {
-        if !distinct.contains(&reason.as_str()) {
-            distinct.push(reason);
+/// `REASON: SUBJECT, SUBJECT; REASON`: each reason once, in the order of first appearance.
+fn grouped(reasons: Vec<(String, Subject)>) -> String {
+    let mut groups: Vec<(String, Vec<String>)> = Vec::new();
+    for (reason, subject) in reasons {
+        let name = if subject.is_empty() { None } else { Some(subject.to_string()) };
+        match groups.iter_mut().find(|(known, _)| *known == reason) {
+            Some((_, subjects)) => {
+                subjects.extend(name.filter(|name| !subjects.contains(name)));
+            }
+            None => groups.push((reason, name.into_iter().collect())),
         }
     }
-    let more = distinct.len().saturating_sub(REASONS);
-    distinct.truncate(REASONS);
-    let mut text = distinct.join("; ");
+    let texts: Vec<String> = groups
+        .into_iter()
+        .map(
+            |(reason, subjects)| {
+                if subjects.is_empty() { reason } else { format!("{reason}: {}", named(&subjects, ", ")) }
+            },
+        )
+        .collect();
+    named(&texts, "; ")
+}
+
+fn named(texts: &[String], between: &str) -> String {
+    let more = texts.len().saturating_sub(NAMED);
+    let mut text = texts[..texts.len() - more].join(between);
     if more > 0 {
-        text.push_str(&format!("; and {more} more"));
+        text.push_str(&format!("{between}and {more} more"));
     }
     text
 }

@@ -370,6 +370,8 @@ pub enum CapWhen {
     CoverageBelow,
     /// The lower bound that counts no claim is below `limit`.
     MeasuredBelow,
+    /// The methodology decides less than `limit` of the listed criteria that are about Slurm.
+    CriteriaBelow,
     /// A gate is unknown.
     GateUnknown,
     /// A gate failed.
@@ -506,6 +508,12 @@ impl Methodology {
         };
         let problems = methodology.problems();
         if problems.is_empty() { Ok(methodology) } else { Err(Error::Rows(problems)) }
+    }
+
+    /// How many of the listed criteria that are about Slurm are decided, and how many there are.
+    pub fn decided(&self) -> (usize, usize) {
+        let listed = self.listed.iter().filter(|listed| listed.class != Class::NotSlurm.word()).count();
+        (self.criteria.len(), listed)
     }
 
     /// The criterion with this id.

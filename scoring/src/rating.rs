@@ -274,7 +274,7 @@ pub fn estimate(
         .cap
         .iter()
         .filter_map(|cap| {
-            let seen = applies(cap, bounds, measured_lower, gates)?;
+            let seen = applies(methodology, cap, bounds, measured_lower, gates)?;
             Some(CapResult {
                 id: cap.id.clone(),
                 tier: cap.tier.clone(),
@@ -308,7 +308,13 @@ pub fn estimate(
 }
 
 /// What a cap saw, when it applies.
-fn applies(cap: &Cap, bounds: Bounds, measured_lower: Micro, gates: &[GateResult]) -> Option<String> {
+fn applies(
+    methodology: &Methodology,
+    cap: &Cap,
+    bounds: Bounds,
+    measured_lower: Micro,
+    gates: &[GateResult],
+) -> Option<String> {
     let of = |word: &str| {
         let ids: Vec<&str> =
             gates.iter().filter(|gate| gate.word() == word).map(|gate| gate.id.as_str()).collect();
@@ -324,6 +330,11 @@ fn applies(cap: &Cap, bounds: Bounds, measured_lower: Micro, gates: &[GateResult
                 percent(micro(cap.limit))
             )
         }),
+        CapWhen::CriteriaBelow => {
+            let (decided, listed) = methodology.decided();
+            ((decided as f64) < cap.limit * listed as f64)
+                .then(|| format!("this methodology decides {decided} of {listed} criteria"))
+        }
         CapWhen::GateUnknown => of("unknown").map(|ids| format!("provisional: gate {ids} not assessed")),
         CapWhen::GateFailed => of("failed").map(|ids| format!("gate {ids} failed")),
     }

@@ -245,14 +245,14 @@ impl Page<'_> {
             (self.evaluation.methodology.criteria.len(), self.evaluation.methodology.listed.len());
         let _ = writeln!(
             out,
-            "<p>{decided} of the {listed} listed criteria are decided by this methodology. The bar spans lower to upper bound, its mark is the score over what was seen.</p>"
+            "<p>{decided} of the {listed} listed criteria are decided by this methodology. The bar spans lower to upper bound, its mark is the score over what was seen. The last row is the geometric mean over the categories.</p>"
         );
         scroll(out, "Categories", false);
         out.push_str(
             "<table>\n<thead><tr><th scope=\"col\">Category</th><th scope=\"col\" class=\"num\">Weight</th><th scope=\"col\">0 to 100 %</th>\
              <th scope=\"col\" class=\"num\">Score</th><th scope=\"col\" class=\"num\">Coverage</th><th scope=\"col\" class=\"num\">Lower</th>\
              <th scope=\"col\" class=\"num\">Upper</th><th scope=\"col\" class=\"num\">Pass</th><th scope=\"col\" class=\"num\">Fail</th>\
-             <th scope=\"col\" class=\"num\">Unknown</th><th scope=\"col\" class=\"num\">Unavailable</th><th scope=\"col\" class=\"num\">N/A</th></tr></thead>\n<tbody>\n",
+             <th scope=\"col\" class=\"num\">Unknown</th><th scope=\"col\" class=\"num\">Unavail.</th><th scope=\"col\" class=\"num\">N/A</th></tr></thead>\n<tbody>\n",
         );
         let row = |name: &str, weight: u32, bounds: Option<Bounds>, counts: [usize; 5]| {
             let bar = bounds
@@ -280,7 +280,7 @@ impl Page<'_> {
             out.push_str(&row(&category.name, category.weight, category.bounds, category.counts));
         }
         out.push_str("</tbody>\n<tfoot>\n");
-        out.push_str(&row("All (geometric mean)", 100, Some(self.evaluation.rating.bounds), total));
+        out.push_str(&row("All", 100, Some(self.evaluation.rating.bounds), total));
         out.push_str("</tfoot>\n</table>\n</div>\n</section>\n");
     }
 
@@ -297,7 +297,7 @@ impl Page<'_> {
                 .map_or("", |criterion| criterion.text.as_str());
             let _ = writeln!(
                 out,
-                "<tr><th scope=\"row\" class=\"id\">{}</th><td>{}</td><td>{}</td><td class=\"small soft break\">{}</td></tr>",
+                "<tr><th scope=\"row\" class=\"id\">{}</th><td>{}</td><td class=\"wide\">{}</td><td class=\"small soft break\">{}</td></tr>",
                 escape(&gate.id),
                 badge(gate.word()),
                 escape(text),
@@ -339,35 +339,25 @@ impl Page<'_> {
     }
 
     fn bandwidth(&self, out: &mut String) {
-        type Sweeps<'a> = BTreeMap<String, BTreeMap<String, Vec<(f64, f64, &'a Key)>>>;
-        let mut plots: Sweeps<'_> = BTreeMap::new();
+        // Plot, collective, size: the values of all subjects.
+        type Sizes<'a> = BTreeMap<i64, Vec<(f64, &'a Key)>>;
+        let mut plots: BTreeMap<String, BTreeMap<String, Sizes<'_>>> = BTreeMap::new();
         for (key, entry) in &self.evaluation.loaded.entries {
             if key.metric != "busbw" {
                 continue;
             }
-            let (Some(value), Some(size)) =
-                (entry.believed(), key.params.get("size").and_then(Scalar::as_f64))
-            else {
+            let (Some(value), Some(Scalar::Int(size))) = (entry.believed(), key.params.get("size")) else {
                 continue;
             };
-            let text = |name: &str| key.params.get(name).map(ToString::to_string).unwrap_or_default();
-            let others: BTreeMap<&str, String> = key
+            let collective = key.params.get("collective").map(ToString::to_string).unwrap_or_default();
+            let label: Vec<String> = key
                 .params
                 .iter()
                 .filter(|(name, _)| !matches!(name.as_str(), "size" | "collective"))
-                .map(|(name, value)| (name.as_str(), value.to_string()))
+                .map(|(name, value)| format!("{name} {value}"))
                 .collect();
-            let mut label: Vec<String> =
-                others.iter().map(|(name, value)| format!("{name} {value}")).collect();
-            if !key.subject.is_empty() {
-                label.insert(0, key.subject.to_string());
-            }
-            plots
-                .entry(label.join(", "))
-                .or_default()
-                .entry(text("collective"))
-                .or_default()
-                .push((size, value, key));
+            let sizes = plots.entry(label.join(", ")).or_default().entry(collective).or_default();
+            sizes.entry(*size).or_default().push((value, key));
         }
         if plots.is_empty() {
             return;
@@ -379,22 +369,23 @@ impl Page<'_> {
             let mut series = Vec::new();
             let mut levels: Vec<Level> = Vec::new();
             let mut words = Vec::new();
-            for (collective, points) in sweeps {
-                let mut points: Vec<(f64, f64)> = points
-                    .iter()
-                    .map(|(size, value, key)| {
-                        if let Ok(reference) = evidence.reference(key)
-                            && levels.iter().all(|level| !level.name.starts_with(collective.as_str()))
-                        {
-                            for (what, y) in [("typical", reference.typical), ("ceiling", reference.ceiling)]
-                            {
-                                levels.push(Level { name: format!("{collective} {what} {}", number(y)), y });
-                            }
-                        }
-                        (*size, *value)
-                    })
-                    .collect();
-                points.sort_by(|a, b| a.0.total_cmp(&b.0));
+            let mut subjects = 1;
+            for (collective, sizes) in sweeps {
+                let mut points = Vec::new();
+                let mut reference = None;
+                for (size, values) in sizes {
+                    subjects = subjects.max(values.len());
+                    reference = values.iter().find_map(|(_, key)| evidence.reference(key).ok()).or(reference);
+                    let lowest = values.iter().map(|(value, _)| *value).fold(f64::INFINITY, f64::min);
+                    points.push((*size as f64, lowest));
+                }
+                if let Some(reference) = reference {
+                    for (what, y, under) in
+                        [("typical", reference.typical, true), ("ceiling", reference.ceiling, false)]
+                    {
+                        levels.push(Level { name: format!("{collective} {what} {}", number(y)), y, under });
+                    }
+                }
                 if let Some((size, value)) = points.iter().max_by(|a, b| a.1.total_cmp(&b.1)) {
                     words.push(format!(
                         "{collective} peaks at {} GB/s with {}",
@@ -404,19 +395,24 @@ impl Page<'_> {
                 }
                 series.push(Series { name: collective.clone(), points });
             }
+            let lowest = if subjects > 1 { format!(", lowest of {subjects} nodes") } else { String::new() };
+            let caption = format!("{label}{lowest}");
             let description = words.join("; ");
-            let labels = Labels {
-                id: &format!("busbw-{index}"),
-                title: &format!("Bus bandwidth over message size, {label}"),
-                description: &description,
-                x: "message size",
-                y: "GB/s",
-            };
-            let plot = svg::sweep(&labels, &series, &levels, bytes);
-            let _ = write!(out, "<figure>\n<figcaption>{}</figcaption>\n", escape(label));
-            scroll(out, &format!("Bus bandwidth, {label}"), false);
-            out.push_str(&plot);
-            let _ = write!(out, "</div>\n<p class=\"small soft\">{}.</p>\n</figure>\n", escape(&description));
+            let _ = writeln!(out, "<figure>\n<figcaption>{}</figcaption>", escape(&caption));
+            // One size is a number, not a line.
+            if series.iter().any(|one| one.points.len() > 1) {
+                let labels = Labels {
+                    id: &format!("busbw-{index}"),
+                    title: &format!("Bus bandwidth over message size, {caption}"),
+                    description: &description,
+                    x: "message size",
+                    y: "GB/s",
+                };
+                scroll(out, &format!("Plot: bus bandwidth, {caption}"), false);
+                out.push_str(&svg::sweep(&labels, &series, &levels, bytes));
+                out.push_str("</div>\n");
+            }
+            let _ = writeln!(out, "<p class=\"small soft\">{}.</p>\n</figure>", escape(&description));
         }
         out.push_str("</section>\n");
     }
@@ -432,7 +428,7 @@ impl Page<'_> {
         );
         for group in groups(&self.evaluation.loaded) {
             let skipped =
-                matches!(group.metric, "algbw" | "event") || matches!(group.stage, "audit" | "inventory");
+                matches!(group.metric, "algbw" | "event") || matches!(group.stage, "audit" | "inventory" | "evidence");
             let swept = group.values.iter().any(|(_, key, _)| key.params.contains_key("size"));
             if skipped || swept {
                 continue;
@@ -441,12 +437,12 @@ impl Page<'_> {
             let (Some(lowest), Some(highest)) = (values.first(), values.last()) else { continue };
             let _ = writeln!(
                 out,
-                "<tr><td>{}</td><th scope=\"row\">{}</th><td class=\"small\">{}</td><td>{}</td><td class=\"num\">{}</td><td class=\"num\">{}</td>\
+                "<tr><td>{}</td><th scope=\"row\">{}</th><td class=\"small wide\">{}</td><td>{}</td><td class=\"num\">{}</td><td class=\"num\">{}</td>\
                  <td class=\"num\">{}</td><td>{}</td><td class=\"num\">{}</td></tr>",
                 escape(group.stage),
                 escape(group.metric),
                 escape(&group.label()),
-                svg::strip(&values),
+                if values.len() > 1 { svg::strip(&values) } else { String::new() },
                 number(*lowest),
                 number(group.median()),
                 number(*highest),
@@ -499,7 +495,7 @@ impl Page<'_> {
         let _ = writeln!(
             out,
             "<tr><th scope=\"row\" class=\"id\">{}{gate}</th><td>{}</td><td class=\"num\">{}</td><td class=\"num\">{}</td>\
-             <td>{}<div class=\"small soft\">{}</div><div class=\"small soft\">Source: {}</div></td><td class=\"small break\">{seen}{reason}{count}</td></tr>",
+             <td class=\"wide\">{}<div class=\"small soft\">{}</div><div class=\"small soft\">Source: {}</div></td><td class=\"small break\">{seen}{reason}{count}</td></tr>",
             escape(&criterion.id),
             badge(verdict.outcome.word()),
             verdict.value.map_or_else(String::new, percent),

@@ -101,9 +101,13 @@ pub struct Group<'a> {
 }
 
 impl Group<'_> {
-    /// `key=value, key=value`
+    /// `all_reduce, backend=nccl, ranks=8`: what names the group comes first, without its key.
     pub fn label(&self) -> String {
-        let parts: Vec<String> = self.params.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let names = ["collective", "job", "component", "tool", "dtype", "event", "fault", "model"];
+        let first = names.iter().find_map(|name| self.params.get_key_value(name));
+        let mut parts: Vec<String> = first.iter().map(|(_, value)| value.to_string()).collect();
+        let rest = self.params.iter().filter(|(key, _)| first.is_none_or(|(name, _)| name != *key));
+        parts.extend(rest.map(|(key, value)| format!("{key}={value}")));
         parts.join(", ")
     }
 
@@ -142,6 +146,8 @@ pub fn groups(loaded: &Loaded) -> Vec<Group<'_>> {
             .push((value, key, entry));
     }
     let mut groups: Vec<Group<'_>> = groups.into_values().collect();
+    // What ran comes before what was looked up.
+    groups.sort_by_key(|group| matches!(group.stage, "inventory" | "audit" | "evidence"));
     for group in &mut groups {
         group.values.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(b.1)));
     }

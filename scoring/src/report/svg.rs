@@ -19,6 +19,8 @@ pub struct Level {
     pub name: String,
     /// Where it lies.
     pub y: f64,
+    /// The name is under the line.
+    pub under: bool,
 }
 
 /// What a plot shows, for people who do not see it too.
@@ -107,7 +109,7 @@ pub fn sweep(
             "<line class=\"ref\" x1=\"{LEFT:.1}\" x2=\"{RIGHT:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\
              <text class=\"tick\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
             LEFT + 6.0,
-            y - 5.0,
+            if level.under { y + 14.0 } else { y - 5.0 },
             escape(&level.name)
         );
     }

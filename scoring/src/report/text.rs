@@ -138,6 +138,16 @@ pub fn summary(group: &Group<'_>) -> String {
         return String::new();
     };
     let size = |key: &crate::load::Key| key.params.get("size").and_then(crate::record::Scalar::as_f64);
+    if let Some(at) = size(peak).filter(|_| group.metric == "collective_time") {
+        let least = size(group.values[0].1).unwrap_or(at);
+        return format!(
+            "{}{unit} at {} to {}{unit} at {}",
+            number(*lowest),
+            bytes(least),
+            number(*highest),
+            bytes(at)
+        );
+    }
     if let Some(at) = size(peak) {
         let mut sizes: Vec<f64> = group.values.iter().filter_map(|(_, key, _)| size(key)).collect();
         sizes.sort_by(f64::total_cmp);
@@ -153,7 +163,7 @@ pub fn summary(group: &Group<'_>) -> String {
     }
     if lowest == highest {
         let count = group.values.len();
-        let times = if count > 1 { format!(" ({count} alike)") } else { String::new() };
+        let times = if count > 1 { format!(" ({count} times)") } else { String::new() };
         return format!("{}{unit}{times}", number(*lowest));
     }
     format!(
