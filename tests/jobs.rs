@@ -94,16 +94,25 @@ fn a_healthy_cluster_hears_nothing_from_us() {
         .and_then(|n| n.trim().parse().ok())
         .expect("sdiag counts jobs");
     assert!(started >= 200, "{started} jobs");
-    // What clustermax-drain would send. The test itself asks for nothing but the statistics.
-    for ours in [
-        "REQUEST_UPDATE_NODE",
-        "REQUEST_NODE_INFO",
-        "REQUEST_UPDATE_JOB",
-        "REQUEST_JOB_NOTIFY",
-        "REQUEST_JOB_INFO",
-    ] {
+    // What clustermax-drain sends. The test itself asks for nothing but the statistics.
+    for ours in ["REQUEST_UPDATE_NODE", "REQUEST_NODE_INFO", "REQUEST_UPDATE_JOB", "REQUEST_JOB_NOTIFY"] {
         assert!(!diag.contains(ours), "{ours} on the healthy path:\n{diag}");
     }
+    // And by number: root's requests are those of slurmd and slurmstepd, and the statistics'.
+    let count = |name: &str| -> u64 {
+        let line = diag.lines().find(|l| l.trim_start().starts_with(&format!("{name} ")));
+        let number = line.and_then(|l| l.split("count:").nth(1)?.split_whitespace().next()?.parse().ok());
+        number.unwrap_or(0)
+    };
+    let daemons = [
+        "REQUEST_COMPLETE_PROLOG",
+        "REQUEST_COMPLETE_BATCH_SCRIPT",
+        "REQUEST_STEP_COMPLETE",
+        "MESSAGE_EPILOG_COMPLETE",
+        "MESSAGE_NODE_REGISTRATION_STATUS",
+        "REQUEST_STATS_INFO",
+    ];
+    assert_eq!(count("root"), daemons.iter().map(|d| count(d)).sum::<u64>(), "{diag}");
     for node in ["n1", "n2"] {
         assert!(!c.node(node).drained());
     }

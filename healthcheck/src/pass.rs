@@ -259,7 +259,8 @@ fn tell_job_files(config: &Config, jobs: &mut [Job], verdict: &Verdict) -> Vec<(
                 drain: f.drains(),
                 text: f.text.clone(),
             };
-            if job.add(event) {
+            // A drain tells the jobs it concerns by itself.
+            if job.add(event) && !f.drains() {
                 let of = if device.is_empty() { String::new() } else { format!(", {device}") };
                 let whose = match f.fault {
                     crate::verdict::Fault::Program => "usually an error in the program, not the hardware",
