@@ -155,3 +155,197 @@ fn comment(old: &str, text: &str) -> Option<String> {
     let whole = if old.is_empty() { text.to_string() } else { format!("{old} | {text}") };
     (whole.len() <= COMMENT_MAX).then_some(whole)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node_state::DRAIN;
+    use crate::slurm::Job;
+
+    const REASON: &str = "cmx:xid79 g3 GPU fell off the bus; act=reboot id=3f2a91bc";
+    const BRAKE: Settings = Settings { window: 3600, max_share: 0.1 };
+    const NOW: i64 = 10_000;
+
+    /// A controller in memory that counts the calls made.
+    #[derive(Default)]
+    struct Fake {
+        nodes: Vec<Node>,
+        jobs: Vec<Job>,
+        down: bool,
+        refuses: bool,
+        loads: usize,
+        notified: Vec<String>,
+    }
+
+    impl Fake {
+        fn with(count: usize) -> Self {
+            let node = |i| Node { name: format!("n{i}"), state: 2, reason: String::new(), reason_time: 0 };
+            Fake { nodes: (0..count).map(node).collect(), ..Fake::default() }
+        }
+
+        fn answer(&self) -> Result<(), SlurmError> {
+            if self.down { Err(SlurmError::NoAnswer("no answer".into())) } else { Ok(()) }
+        }
+
+        fn set(&mut self, name: &str, state: u32, reason: &str, time: i64) {
+            let node = self.nodes.iter_mut().find(|n| n.name == name).unwrap();
+            *node = Node { name: name.into(), state, reason: reason.into(), reason_time: time };
+        }
+
+        fn drained(&self) -> usize {
+            self.nodes.iter().filter(|n| n.drained()).count()
+        }
+    }
+
+    impl Slurm for Fake {
+        fn via(&self) -> &'static str {
+            "fake"
+        }
+        fn node(&mut self, name: &str) -> Result<Option<Node>, SlurmError> {
+            self.answer()?;
+            Ok(self.nodes.iter().find(|n| n.name == name).cloned())
+        }
+        fn nodes(&mut self) -> Result<Vec<Node>, SlurmError> {
+            self.answer()?;
+            self.loads += 1;
+            Ok(self.nodes.clone())
+        }
+        fn drain(&mut self, name: &str, reason: &str) -> Result<(), SlurmError> {
+            self.answer()?;
+            if self.refuses {
+                return Err(SlurmError::Refused("Access denied (2002)".into()));
+            }
+            self.set(name, 2 | DRAIN, reason, NOW);
+            Ok(())
+        }
+        fn undrain(&mut self, name: &str) -> Result<(), SlurmError> {
+            self.answer()?;
+            self.set(name, 2, "", 0);
+            Ok(())
+        }
+        fn job(&mut self, id: u32) -> Result<Option<Job>, SlurmError> {
+            self.answer()?;
+            Ok(self.jobs.iter().find(|j| j.number == id).cloned())
+        }
+        fn notify(&mut self, job: &Job, text: &str) -> Result<(), SlurmError> {
+            self.notified.push(format!("{} {text}", job.id));
+            Ok(())
+        }
+        fn set_admin_comment(&mut self, job: &Job, text: &str) -> Result<(), SlurmError> {
+            self.jobs.iter_mut().find(|j| j.number == job.number).unwrap().admin_comment = text.into();
+            Ok(())
+        }
+    }
+
+    fn outcome(slurm: &mut Fake, name: &str) -> Outcome {
+        drain(slurm, name, REASON, BRAKE, NOW).unwrap().outcome
+    }
+
+    #[test]
+    fn a_drain_loads_all_nodes_once_and_what_is_settled_none() {
+        let mut slurm = Fake::with(10);
+        let report = drain(&mut slurm, "n1", REASON, BRAKE, NOW).unwrap();
+        assert_eq!(
+            (report.outcome, report.second_look, report.via.as_str()),
+            (Outcome::Written, true, "fake")
+        );
+        assert_eq!(slurm.loads, 1);
+        assert_eq!(outcome(&mut slurm, "n1"), Outcome::Already);
+        slurm.set("n2", 2 | DRAIN, "maintenance", 1);
+        assert_eq!(outcome(&mut slurm, "n2"), Outcome::Foreign);
+        assert_eq!(slurm.nodes[2].reason, "maintenance");
+        slurm.set("n3", 2 | (1 << 15), "", 0);
+        assert_eq!(outcome(&mut slurm, "n3"), Outcome::Protected);
+        assert_eq!(outcome(&mut slurm, "n99"), Outcome::Unreadable);
+        assert_eq!(slurm.loads, 1);
+        // The limit of 10 nodes is 1, and n1 has it.
+        assert_eq!(outcome(&mut slurm, "n4"), Outcome::Brake);
+        assert_eq!(slurm.nodes[4].state, 2);
+    }
+
+    #[test]
+    fn slurms_own_drain_gets_our_reason_whatever_the_brake_says() {
+        let mut slurm = Fake::with(10);
+        outcome(&mut slurm, "n1");
+        slurm.set("n2", 2 | DRAIN, "Epilog error", NOW);
+        let report = drain(&mut slurm, "n2", REASON, BRAKE, NOW).unwrap();
+        assert_eq!(report.reason, format!("{REASON}; was: Epilog error"));
+        assert_eq!((report.outcome, report.second_look), (Outcome::Written, false));
+    }
+
+    #[test]
+    fn a_young_drain_of_ours_that_is_replaced_keeps_its_second_look() {
+        let graver = "cmx:rowremap g1 t; act=repair id=22222222";
+        for (time, second_look) in [(NOW, true), (NOW - 3000, false)] {
+            let mut slurm = Fake::with(3);
+            slurm.set("n1", 2 | DRAIN, REASON, time);
+            let report = drain(&mut slurm, "n1", graver, BRAKE, NOW).unwrap();
+            assert_eq!((report.outcome, report.second_look), (Outcome::Written, second_look), "{time}");
+        }
+    }
+
+    #[test]
+    fn no_answer_and_refusal_are_told_apart() {
+        let mut slurm = Fake { down: true, ..Fake::with(3) };
+        assert!(matches!(drain(&mut slurm, "n1", REASON, BRAKE, NOW), Err(SlurmError::NoAnswer(_))));
+        let mut slurm = Fake { refuses: true, ..Fake::with(3) };
+        let report = drain(&mut slurm, "n1", REASON, BRAKE, NOW).unwrap();
+        assert_eq!((report.outcome, report.detail.as_str()), (Outcome::Unreadable, "Access denied (2002)"));
+    }
+
+    /// 64 nodes that all saw room: the second looks leave the six first ones.
+    #[test]
+    fn second_looks_leave_exactly_the_limit() {
+        let mut slurm = Fake::with(64);
+        for i in 0..64 {
+            slurm.set(&format!("n{i}"), 2 | DRAIN, REASON, NOW + i % 2);
+        }
+        let mut outcomes: Vec<Outcome> = Vec::new();
+        for i in (0..64).rev() {
+            outcomes.push(take_back(&mut slurm, &format!("n{i}"), REASON, BRAKE).unwrap().outcome);
+        }
+        assert_eq!(slurm.drained(), 6);
+        assert_eq!(outcomes.iter().filter(|o| **o == Outcome::Brake).count(), 58);
+    }
+
+    #[test]
+    fn only_a_byte_equal_reason_is_taken_back() {
+        for changed in
+            ["maintenance", "cmx:xid79 g3 GPU fell off the bus; act=reboot id=3f2a91bc : Not responding"]
+        {
+            let mut slurm = Fake::with(3);
+            slurm.set("n0", 2 | DRAIN, REASON, NOW);
+            slurm.set("n1", 2 | DRAIN, changed, NOW + 1);
+            assert_eq!(take_back(&mut slurm, "n1", REASON, BRAKE).unwrap().outcome, Outcome::Foreign);
+            assert_eq!(slurm.nodes[1].reason, changed);
+        }
+    }
+
+    #[test]
+    fn a_job_is_told_once_and_old_comments_stay() {
+        let job = |number: u32, batch, running| Job {
+            id: number.to_string(),
+            number,
+            batch,
+            running,
+            admin_comment: "ticket 9".into(),
+        };
+        let mut slurm = Fake {
+            jobs: vec![job(1, false, false), job(2, true, false), job(3, true, true)],
+            ..Fake::default()
+        };
+        for id in [1, 2, 3] {
+            assert_eq!(tell(&mut slurm, id, "GPU\n\"g3\" broke").unwrap(), Outcome::Written);
+            assert_eq!(tell(&mut slurm, id, "GPU\n\"g3\" broke").unwrap(), Outcome::Already);
+        }
+        assert_eq!(slurm.jobs[1].admin_comment, "ticket 9 | GPU _g3_ broke");
+        // A batch job that does not run has nobody to show a message to.
+        assert_eq!(slurm.notified, ["1 GPU _g3_ broke", "3 GPU _g3_ broke"]);
+        assert!(matches!(tell(&mut slurm, 4, "x"), Err(SlurmError::Refused(_))));
+        for i in 0..100 {
+            tell(&mut slurm, 1, &format!("{i} {}", "x".repeat(500))).unwrap();
+        }
+        assert!(slurm.jobs[0].admin_comment.len() <= COMMENT_MAX);
+        assert!(slurm.jobs[0].admin_comment.starts_with("ticket 9 | "));
+    }
+}

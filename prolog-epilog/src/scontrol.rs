@@ -193,3 +193,101 @@ fn until_next_field(text: &str) -> &str {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node_state::{DRAIN, state_text};
+
+    const SAMPLE: &str = include_str!("../tests/data/scontrol-show-node.txt");
+
+    #[test]
+    fn nodes_are_read_from_scontrols_lines() {
+        let nodes = parse_nodes(SAMPLE).unwrap();
+        let rows: Vec<(&str, String, &str)> =
+            nodes.iter().map(|n| (n.name.as_str(), state_text(n.state), n.reason.as_str())).collect();
+        let expected = [
+            (
+                "gpu-node-01",
+                "IDLE+DRAIN",
+                "hc:gpu.xid fail 0000:86:00 Xid 79 fallen off bus; act=reboot id=3f2a",
+            ),
+            ("gpu-node-02", "MIXED+DRAIN", "maintenance ticket 1234"),
+            ("gpu-node-03", "DOWN+DRAIN+NOT_RESPONDING", "Not responding"),
+            ("gpu-node-04", "IDLE+CLOUD+POWERED_DOWN", ""),
+            (
+                "gpu-node-05",
+                "DOWN+DRAIN+INVALID_REG",
+                "gres/gpu count reported lower than configured (7 < 8)",
+            ),
+            ("gpu-node-06", "IDLE+DRAIN+REBOOT_REQUESTED", "reboot ASAP : hc:gpu.remap"),
+            ("gpu-node-07", "IDLE+DRAIN", "Prolog error"),
+            ("gpu-node-08", "IDLE+DRAIN", "Kill task failed"),
+            ("gpu-node-09", "ALLOCATED+DRAIN+COMPLETING", "Epilog error"),
+            ("gpu-node-10", "IDLE+PLANNED", ""),
+            (
+                "gpu-node-11",
+                "UNKNOWN+RESERVED+MAINTENANCE",
+                "[node_problem] gpu_health_check: 8xH100 [prolog]",
+            ),
+        ];
+        assert_eq!(rows.len(), expected.len());
+        for (row, (name, state, reason)) in rows.iter().zip(expected) {
+            assert_eq!((row.0, row.1.as_str(), row.2), (name, state, reason));
+        }
+        assert_eq!(nodes[0].reason_time, 1_772_503_880, "2026-03-03T02:11:20 UTC");
+        assert_eq!(nodes[3].reason_time, 0);
+    }
+
+    #[test]
+    fn odd_reasons_end_where_slurm_ends_them() {
+        for (tail, reason) in [
+            (" Reason=a [b] c=d [root@2026-03-03T02:11:20]", "a [b] c=d"),
+            (" Reason=a [root@2026-03-03T02:11:20] Comment=x [y@2026-03-03T02:11:21]", "a"),
+            (" Reason=a [x@y] [root@2026-03-03T02:11:20]", "a [x@y]"),
+            (" Reason=no stamp", "no stamp"),
+            ("", ""),
+        ] {
+            let nodes = parse_nodes(&format!("NodeName=n1 State=IDLE+DRAIN{tail} \n")).unwrap();
+            assert_eq!(nodes[0].reason, reason, "{tail}");
+            assert_eq!(nodes[0].state & DRAIN, DRAIN);
+        }
+        assert!(matches!(parse_nodes("NodeName=n1 State=NEWSTATE\n"), Err(SlurmError::Refused(_))));
+        assert!(matches!(parse_nodes("NodeName=n1\n"), Err(SlurmError::Refused(_))));
+        assert_eq!(parse_nodes("Node n1 not found\n").unwrap(), []);
+    }
+
+    #[test]
+    fn jobs_are_read_from_scontrols_line() {
+        let line = "JobId=12 ArrayJobId=10 ArrayTaskId=2 JobName=x JobState=RUNNING Reason=None BatchFlag=1 \
+                    AdminComment=a = b; act=reboot WorkDir=/tmp AdminComment=fake";
+        let job = parse_job(line, 12).unwrap();
+        assert_eq!(
+            job,
+            Job {
+                id: "10_2".into(),
+                number: 12,
+                batch: true,
+                running: true,
+                admin_comment: "a = b; act=reboot".into()
+            }
+        );
+        let job = parse_job("JobId=7 JobState=PENDING BatchFlag=0", 7).unwrap();
+        assert_eq!((job.id.as_str(), job.batch, job.running), ("7", false, false));
+        assert_eq!(parse_job(line, 13), None);
+    }
+
+    #[test]
+    fn errors_are_final_only_when_slurm_said_no() {
+        for (said, last) in [
+            ("slurm_load_node error: Unable to contact slurm controller (connect failure)", false),
+            ("Zero Bytes were transmitted or received", false),
+            ("slurm_update error: Protocol authentication error", false),
+            ("Node nosuch not found", true),
+            ("slurm_update error: Invalid node name specified", true),
+            ("slurm_update error: Access/permission denied", true),
+        ] {
+            assert_eq!(matches!(classify(said), SlurmError::Refused(_)), last, "{said}");
+        }
+    }
+}
