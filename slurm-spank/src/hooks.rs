@@ -43,7 +43,8 @@ pub unsafe extern "C" fn slurm_spank_init(spank: spank_t, ac: c_int, argv: *mut 
     contained!("init", 0, plugin::init(&unsafe { Spank::new(spank, ac, argv) }))
 }
 
-/// Refuses to start a task on a node that is leaving service. The only hook that may return -1.
+/// Refuses to start a task on a node that is leaving service: ends the task's process, or returns -1 where there
+/// is none. No other hook returns anything but 0.
 ///
 /// # Safety
 /// As for `slurm_spank_init`.

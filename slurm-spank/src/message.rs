@@ -36,7 +36,7 @@ pub(crate) fn refusal(node: &str, faults: &[&Finding], on_fault: OnFault) -> Opt
         n => format!(" (and {n} more faults)"),
     };
     let next = match on_fault {
-        OnFault::Refuse => "This step is refused here; submit again and Slurm will use other nodes.",
+        OnFault::Refuse => "This step is not started here; submit again and Slurm will use other nodes.",
         OnFault::Warn => {
             "This step is started all the same, but may fail; submit again and Slurm will use other nodes."
         }
@@ -144,8 +144,10 @@ impl<'a> Group<'a> {
 
     fn line(&self, lead: &str) -> String {
         let event = self.first;
-        let device =
-            event.device.as_deref().map(|name| format!(", {}", device_name(name))).unwrap_or_default();
+        let device = match event.device.as_str() {
+            "" => String::new(),
+            name => format!(", {}", device_name(name)),
+        };
         let text = shown(&event.text);
         let when = match (event.time(), self.count) {
             (Some(time), 1) => format!(" ({time})"),
@@ -214,7 +216,7 @@ mod tests {
             refuse(|_| {}, OnFault::Refuse),
             "clustermax: node n2, GPU 3: GPU fell off the bus (cmx:xid79: NVRM: Xid (PCI:0000:5d:00): 79, \
              GPU has fallen off the bus). The node is being taken out of service. \
-             This step is refused here; submit again and Slurm will use other nodes."
+             This step is not started here; submit again and Slurm will use other nodes."
         );
     }
 
@@ -315,6 +317,14 @@ mod tests {
                 "clustermax: node n2, GPU 0: Xid 31, usually an error in the program (2026-11-30 20:50:03 UTC).",
             ]
         );
+    }
+
+    #[test]
+    fn an_event_of_the_whole_node_names_no_part() {
+        let job =
+            job(json!([]), json!([event("2026-11-30T20:50:00Z", "memtotal", "", "hardware", "DIMM lost")]));
+        let lines = report(Report::Brief, &step(), Some(&job));
+        assert!(lines[0].starts_with("clustermax: node n2: DIMM lost ("), "{lines:?}");
     }
 
     #[test]

@@ -30,10 +30,10 @@ impl FromStr for Report {
 /// What `task_init` does on a node that is leaving service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum OnFault {
-    /// Tells the user and returns -1. Slurm heeds that only for a `required` plugin.
+    /// Tells the user and ends the task with status 1.
     #[default]
     Refuse,
-    /// Tells the user and lets the step start: for an `optional` plugin.
+    /// Tells the user and lets the step start.
     Warn,
 }
 

@@ -34,6 +34,8 @@ static CHOICE: AtomicU8 = AtomicU8::new(0);
 static STEP_START: AtomicI64 = AtomicI64::new(i64::MAX);
 /// Effective user of slurmstepd: its files are as good as root's.
 static DAEMON_UID: AtomicU32 = AtomicU32::new(0);
+/// Process id of slurmstepd, 0 before its `init`.
+static DAEMON_PID: AtomicU32 = AtomicU32::new(0);
 /// `task_init` ran in this process already.
 static TASK_SEEN: AtomicBool = AtomicBool::new(false);
 /// Local id of the task that ended last, and how many have ended.
@@ -52,6 +54,7 @@ pub(crate) fn init(spank: &Spank<'_>) -> c_int {
     }
     if context == Context::Remote {
         DAEMON_UID.store(spank::effective_uid(), Relaxed);
+        DAEMON_PID.store(std::process::id(), Relaxed);
         STEP_START.store(Timestamp::now().0, Relaxed);
     }
     let has_users = matches!(context, Context::Local | Context::Remote | Context::Allocator);
@@ -94,8 +97,9 @@ fn chosen_report(settings: &Settings) -> Report {
     }
 }
 
-/// `slurm_spank_task_init`: in the task's own process, as the user, just before execve. The one hook whose -1
-/// fails the step and nothing else on every release (earlier ones drain the node or are ignored before 25.05).
+/// `slurm_spank_task_init`: in the task's own process, as the user, just before execve. The one hook in which a
+/// refusal fails the step and nothing else on every release: from an earlier one, slurmctld drains the node or
+/// records the job as completed.
 pub(crate) fn task_init(spank: &Spank<'_>) -> c_int {
     let (settings, _) = Settings::parse(spank.args());
     panic_if_told(&settings, "task_init");
@@ -113,8 +117,17 @@ pub(crate) fn task_init(spank: &Spank<'_>) -> c_int {
         spank::log_user(&text);
     }
     match settings.on_fault {
-        OnFault::Refuse => -1,
         OnFault::Warn => 0,
+        OnFault::Refuse => {
+            // Slurm ignores the -1 of an `optional` plugin and starts the task; after that of a `required` one it
+            // ends the task's process with status 1. The plugin does so itself, so that `optional`, which is the
+            // safer line (no job depends on this file being there), refuses too.
+            let daemon = DAEMON_PID.load(Relaxed);
+            if daemon != 0 && daemon != std::process::id() {
+                spank::end_process(1);
+            }
+            -1
+        }
     }
 }
 

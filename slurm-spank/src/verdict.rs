@@ -77,7 +77,8 @@ pub(crate) struct Gpu {
 pub(crate) struct Event {
     time: String,
     pub(crate) token: String,
-    pub(crate) device: Option<String>,
+    /// Short name; empty when the whole node is meant.
+    pub(crate) device: String,
     pub(crate) fault: Fault,
     pub(crate) text: String,
 }

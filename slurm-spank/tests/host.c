@@ -11,6 +11,7 @@
  *   init                                      slurm_spank_init of every load
  *   option REMOTE [VALUE]                     callback of the option registered last
  *   task_init ID                              in a forked child, as slurmstepd does
+ *   task_init_here ID                         in this process
  *   task_exit ID                              of every load
  *
  * Everything that happens is printed on stdout. Compile with -DNO_SPANK_LOG for a host without slurm_spank_log,
@@ -149,6 +150,8 @@ int main(int argc, char **argv)
 	size_t size = 0;
 	int user = -1;
 
+	/* The plugin may end a task's process without stdio's flush. */
+	setvbuf(stdout, NULL, _IOLBF, 0);
 	load(argv[1]);
 	while (getline(&line, &size, stdin) > 0) {
 		char *word = strtok(line, " \n"), *a, *b;
@@ -188,18 +191,22 @@ int main(int argc, char **argv)
 		} else if (!strcmp(word, "task_init")) {
 			int status;
 
-			fflush(stdout);
 			if (!fork()) {
 				task = atoi(a);
 				if (user >= 0 && (setgid(user) || setuid(user)))
 					printf("cannot become user %d\n", user);
 				hook("task_init");
-				fflush(stdout);
 				_exit(0);
 			}
 			wait(&status);
-			if (status)
-				printf("task ended with status %d\n", status);
+			if (!WIFEXITED(status))
+				printf("task was killed by signal %d\n", WTERMSIG(status));
+			else if (WEXITSTATUS(status))
+				printf("task ended with status %d\n", WEXITSTATUS(status));
+		} else if (!strcmp(word, "task_init_here")) {
+			task = atoi(a);
+			hook("task_init");
+			task = -1;
 		} else if (!strcmp(word, "task_exit")) {
 			task = atoi(a);
 			hook("task_exit");

@@ -173,7 +173,7 @@ fn xid13() -> String {
 
 const REFUSED: &str = "user: clustermax: node n2, GPU 3: GPU fell off the bus (cmx:xid79: NVRM: Xid 79 %s%n). \
     The node is being taken out of service. \
-    This step is refused here; submit again and Slurm will use other nodes.\ntask_init -1\n";
+    This step is not started here; submit again and Slurm will use other nodes.\ntask ended with status 1\n";
 
 #[test]
 fn init_registers_the_option_where_users_are_and_says_nothing() {
@@ -213,7 +213,16 @@ fn a_fault_of_the_node_refuses_the_step_and_is_told_once() {
     let node = Node::new();
     node.write("verdict.json", &verdict("node"));
     let tasks = run(&format!("{}item ntasks 2\ntask_init 0\ntask_init 1\n", node.stepd()));
-    assert_eq!(after_init(&tasks), format!("{REFUSED}task_init -1\n"));
+    assert_eq!(after_init(&tasks), format!("{REFUSED}task ended with status 1\n"));
+}
+
+/// A host that calls the hook in the daemon itself must not lose the daemon.
+#[test]
+fn only_a_process_of_its_own_is_ended() {
+    let node = Node::new();
+    node.write("verdict.json", &verdict("node"));
+    let output = run(&format!("{}task_init_here 0\ntask_exit 0\n", node.stepd()));
+    assert!(output.ends_with("use other nodes.\ntask_init -1\ntask_exit 0\n"), "{output}");
 }
 
 #[test]
