@@ -202,7 +202,7 @@ def leave(main):
         code = main()
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 1
-    except BaseException:
+    except BaseException:  # noqa: BLE001  whatever it is, the process must end here
         traceback.print_exc()
         code = 1
     sys.stdout.flush()

@@ -36,7 +36,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
     /// The node programs' configuration: paths of sysfs, NVML and the verdict
-    /// (default: CLUSTERMAX_CONFIG, else /etc/clustermax/clustermax.toml)
+    /// (default: CLUSTERMAX_CONFIG, clustermax.toml beside SLURM_CONF, /etc/clustermax/clustermax.toml)
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// This node's name (default: SLURMD_NODENAME, else the short host name)

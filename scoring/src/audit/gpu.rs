@@ -1,6 +1,6 @@
 //! GPUs of this node: PCI sysfs, and NVML through `clustermax-healthcheck` in a child with a deadline.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -88,11 +88,23 @@ fn pci(host: &Host) -> Vec<Pci> {
     found
 }
 
-/// True when NVML answers although no NVIDIA kernel driver is loaded: the library is a simulated one.
+/// True on a cluster of `clustermax-sim` (its slurm.conf says so), or when NVML answers although no NVIDIA kernel
+/// driver is loaded: then the library is a simulated one.
 #[must_use]
 pub fn simulated(config: Option<&Path>) -> bool {
+    let conf =
+        std::env::var_os("SLURM_CONF").map_or_else(|| PathBuf::from("/etc/slurm/slurm.conf"), PathBuf::from);
+    if written_by_simulator(&conf) {
+        return true;
+    }
     let Ok(host) = Host::open(config, None) else { return false };
     is_simulated() && nvml(&host).is_ok()
+}
+
+fn written_by_simulator(conf: &Path) -> bool {
+    text(conf).is_some_and(|text| {
+        text.lines().next().is_some_and(|line| line.starts_with("# Written by clustermax-sim"))
+    })
 }
 
 /// The driver's own folder is looked for in the real /proc, whatever the configuration says.
@@ -361,6 +373,22 @@ fn visible(host: &Host) -> Item {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_simulated_cluster_is_told_by_its_slurm_conf() {
+        let dir = tempfile::tempdir().unwrap();
+        let conf = dir.path().join("slurm.conf");
+        std::fs::write(
+            &conf,
+            "# Written by clustermax-sim for the simulated cluster in /x.\nClusterName=sim1000\n",
+        )
+        .unwrap();
+        assert!(written_by_simulator(&conf));
+        std::fs::write(&conf, "# Our cluster\n# not Written by clustermax-sim\nClusterName=sim1000\n")
+            .unwrap();
+        assert!(!written_by_simulator(&conf));
+        assert!(!written_by_simulator(&dir.path().join("none")));
+    }
 
     #[test]
     fn gres_is_summed_over_types() {

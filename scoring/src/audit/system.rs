@@ -67,9 +67,7 @@ impl Host {
     pub fn open(config: Option<&Path>, node: Option<&str>) -> Result<Self, Failure> {
         let config = match config {
             Some(path) => path.to_owned(),
-            None => std::env::var_os("CLUSTERMAX_CONFIG")
-                .filter(|path| !path.is_empty())
-                .map_or_else(|| PathBuf::from(DEFAULT_CONFIG), PathBuf::from),
+            None => default_config(),
         };
         let config = config.as_path();
         let node = match node {
@@ -125,6 +123,17 @@ impl Host {
             .flatten()
             .find(|path| path.is_file())
     }
+}
+
+/// CLUSTERMAX_CONFIG, else `clustermax.toml` beside the slurm.conf that SLURM_CONF names (several clusters on one
+/// machine), else where packages put it.
+fn default_config() -> PathBuf {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    set("CLUSTERMAX_CONFIG")
+        .or_else(|| {
+            set("SLURM_CONF").map(|conf| conf.with_file_name("clustermax.toml")).filter(|path| path.is_file())
+        })
+        .unwrap_or_else(|| PathBuf::from(DEFAULT_CONFIG))
 }
 
 fn host_name() -> String {

@@ -227,7 +227,7 @@ fn init(args: &Args) -> Result<u8, Failure> {
     for folder in [dir.clone(), dir.join("raw"), dir.join("stages")] {
         std::fs::create_dir_all(&folder).map_err(|error| io(&folder, error))?;
     }
-    let simulated = is_simulated_cluster(&cluster) || audit::simulated(args.config.as_deref());
+    let simulated = audit::simulated(args.config.as_deref());
     let made = Run {
         schema: run::SCHEMA.to_owned(),
         run: run_id.clone(),
@@ -245,13 +245,6 @@ fn init(args: &Args) -> Result<u8, Failure> {
     write(&file, &made)?;
     println!("run {run_id}");
     Ok(0)
-}
-
-/// ClusterNames that `clustermax-sim` gives.
-fn is_simulated_cluster(cluster: &str) -> bool {
-    ["clustermax-sim", "clustermaxsim", "cmxsim", "cmx-sim", "cmx_sim"]
-        .iter()
-        .any(|prefix| cluster.starts_with(prefix))
 }
 
 fn stage(args: &Args) -> Result<u8, Failure> {

@@ -101,13 +101,6 @@ fn a_folder_is_made_once_and_resumed_only_by_its_own_run() {
 }
 
 #[test]
-fn a_simulated_cluster_is_marked() {
-    let dir = tempfile::tempdir().unwrap();
-    run(&Args { cluster: Some("clustermax-sim-1a2b".to_owned()), ..begin(dir.path()) }).unwrap();
-    assert!(Folder::open(dir.path()).unwrap().run.simulated);
-}
-
-#[test]
 fn collecting_twice_gives_the_same_records() {
     let (dir, first) = collected("collectives", StageState::Done, &[("torch.json", TORCH)]);
     let bytes = fs::read(dir.path().join("records.jsonl")).unwrap();

@@ -1,0 +1,68 @@
+#!/bin/bash
+# One task a node: fio into the results folder (shared) and the node's temporary folder (local).
+# Writes CMX_RAW/NODE.TARGET.json as fio gives it, or NODE.TARGET.txt with one sentence where it cannot run.
+set -u
+node=${SLURMD_NODENAME:-$(uname -n)}
+
+if ! command -v fio >/dev/null; then
+    for target in shared local; do
+        echo "fio is not installed on $node (not in PATH)" >"$CMX_RAW/$node.$target.txt"
+    done
+    exit 0
+fi
+
+work=''
+trap '[[ -z $work ]] || rm -rf -- "$work"' EXIT
+code=0
+for target in shared local; do
+    case $target in
+        shared) base=$CMX_RAW ;;
+        local) base=${TMPDIR:-/tmp} ;;
+    esac
+    if ! work=$(mktemp -d "$base/clustermax-fio.$node.XXXXXX"); then
+        echo "no folder can be made in $base on $node" >"$CMX_RAW/$node.$target.txt"
+        work=''
+        continue
+    fi
+    # O_DIRECT keeps the page cache out; tmpfs and some FUSE file systems refuse it.
+    direct=1
+    dd if=/dev/zero of="$work/direct" bs=4096 count=1 oflag=direct status=none 2>/dev/null || direct=0
+    cat >"$work/job.fio" <<END
+[global]
+directory=$work
+filename=data
+size=32m
+direct=$direct
+ioengine=psync
+time_based=1
+runtime=1
+invalidate=1
+group_reporting=1
+stonewall
+[seqwrite]
+rw=write
+bs=1m
+end_fsync=1
+[seqread]
+rw=read
+bs=1m
+[randread]
+rw=randread
+bs=4k
+[randwrite]
+rw=randwrite
+bs=4k
+[fsync]
+rw=write
+bs=4k
+direct=0
+fsync=1
+END
+    output=$CMX_RAW/$node.$target.json
+    fio --output-format=json --output="$work/out.json" "$work/job.fio" || code=$?
+    # Whole or not at all.
+    mv -- "$work/out.json" "$output.tmp" && mv -- "$output.tmp" "$output"
+    rm -rf -- "$work"
+    work=''
+done
+exit "$code"
