@@ -1,13 +1,16 @@
 //! Slurm hooks.
 
 pub mod brake;
+pub mod doctor;
 pub mod drainer;
 pub mod files;
 pub mod hook;
 pub mod node_state;
 pub mod outcome;
+pub mod plugin_file;
 pub mod reason;
 pub mod release;
 pub mod scontrol;
 pub mod slurm;
+pub mod slurm_conf;
 pub mod spool;

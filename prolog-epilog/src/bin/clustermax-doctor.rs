@@ -1,2 +1,66 @@
-//! Placeholder.
-fn main() {}
+//! `clustermax-doctor`: is this node's installation fit for the Slurm that will run it? Exit code 0: nothing fails,
+//! 1: something does, 2: bad command line.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use healthcheck::config::{DEFAULT_CONFIG, is_node_name, node_name};
+use prolog_epilog::doctor::{Diagnosis, Options, Status, diagnose};
+
+#[derive(Parser)]
+#[command(version, about = "Looks at the installation as Slurm will meet it; loads and changes nothing")]
+struct Args {
+    /// Configuration file.
+    #[arg(long, default_value = DEFAULT_CONFIG)]
+    config: PathBuf,
+    /// Slurm's name of this node (default: SLURMD_NODENAME, then the short host name).
+    #[arg(long)]
+    node: Option<String>,
+    /// The plugin's file (default: the one that plugstack.conf names).
+    #[arg(long)]
+    plugin: Option<PathBuf>,
+    /// slurm.conf (default: slurm.conf of the configuration).
+    #[arg(long)]
+    slurm_conf: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    if let Some(bad) = args.node.as_deref().filter(|n| !is_node_name(n)) {
+        eprintln!("clustermax-doctor: --node {bad:?} is no node name");
+        return ExitCode::from(2);
+    }
+    let diagnosis = diagnose(&Options {
+        config: args.config,
+        node: node_name(args.node.as_deref()),
+        plugin: args.plugin,
+        slurm_conf: args.slurm_conf,
+    });
+    if args.json {
+        match serde_json::to_string_pretty(&diagnosis) {
+            Ok(text) => println!("{text}"),
+            Err(e) => eprintln!("clustermax-doctor: the answer cannot be printed: {e}"),
+        }
+    } else {
+        print(&diagnosis);
+    }
+    ExitCode::from(u8::from(diagnosis.status == Status::Fail))
+}
+
+fn print(diagnosis: &Diagnosis) {
+    for item in &diagnosis.checks {
+        println!("{} {}: {}", item.status, item.check, item.text);
+        if !item.why.is_empty() {
+            println!("     why:  {}", item.why);
+        }
+        for (at, line) in item.mend.lines().enumerate() {
+            println!("     {} {line}", if at == 0 { "mend:" } else { "     " });
+        }
+    }
+    let count = |status| diagnosis.checks.iter().filter(|i| i.status == status).count();
+    println!("{} fail, {} warn, {} pass", count(Status::Fail), count(Status::Warn), count(Status::Pass));
+}
