@@ -1,15 +1,15 @@
 //! Records of a results folder into memory, each value believed or not, and its evidence verified.
 
-use std::collections::{BTreeMap, btree_map};
+use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
-use crate::methodology::{Methodology, hex};
+use crate::methodology::{Ceiling, Methodology, hex};
 use crate::record::{self, Evidence, Provenance, Reader, Record, Scalar, State, Subject};
-use crate::run::{self, Folder, Run};
+use crate::run::{self, Folder, Hardware, Run};
 
 /// What tells one record from another. The order is that of reports.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,6 +45,17 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// An entry without evidence, for tests of the rules.
+    #[cfg(test)]
+    pub(crate) fn new(
+        value: Option<f64>,
+        state: State,
+        provenance: Provenance,
+        detail: Option<String>,
+    ) -> Self {
+        Self { value, unit: String::new(), state, provenance, evidence: None, detail, flaw: None, line: 0 }
+    }
+
     /// The value, when it is measured and nothing is wrong with it.
     pub fn believed(&self) -> Option<f64> {
         match (self.state, &self.flaw) {
@@ -174,7 +185,44 @@ pub fn load(path: &Path, methodology: &Methodology) -> Result<Loaded, Error> {
         }
     }
     verify(path, &mut loaded);
+    apply_ceilings(&mut loaded, methodology);
     Ok(loaded)
+}
+
+/// What no GPU of the run can give is not believed. A CPU has no row; several models leave the highest ceiling.
+fn apply_ceilings(loaded: &mut Loaded, methodology: &Methodology) {
+    if loaded.run.hardware == Hardware::Cpu {
+        return;
+    }
+    let models: BTreeSet<String> = loaded
+        .entries
+        .iter()
+        .filter(|(key, entry)| key.metric == "gpu_info" && entry.believed().is_some())
+        .filter_map(|(key, _)| Some(key.params.get("model")?.to_string()))
+        .collect();
+    for (key, entry) in &mut loaded.entries {
+        let Some(value) = entry.believed() else { continue };
+        let row = |model: &String| {
+            methodology.ceilings.iter().find(|ceiling| {
+                ceiling.metric == key.metric
+                    && ceiling.gpus.contains(model)
+                    && ceiling.params.iter().all(|(param, value)| key.params.get(param) == Some(value))
+            })
+        };
+        let rows: Option<Vec<&Ceiling>> = models.iter().map(row).collect();
+        let highest = rows.unwrap_or_default().into_iter().max_by(|a, b| a.ceiling.total_cmp(&b.ceiling));
+        if let Some(ceiling) = highest
+            && value > ceiling.ceiling
+        {
+            entry.flaw = Some(format!(
+                "{} {} is impossible, the ceiling is {} ({})",
+                number(value),
+                ceiling.unit,
+                number(ceiling.ceiling),
+                ceiling.basis
+            ));
+        }
+    }
 }
 
 fn line_digest(record: &Record) -> [u8; 32] {

@@ -224,7 +224,8 @@ pub fn inside(rows: &[(u32, Option<Micro>)]) -> Option<Bounds> {
     })
 }
 
-/// Weighted geometric mean over categories that apply, each counted as `floor` at least.
+/// Weighted geometric mean over categories that apply, each counted as `floor` at least. When none applies nothing is
+/// known: the bounds are the widest there are.
 pub fn across(categories: &[CategoryResult], floor: f64) -> Bounds {
     let rows: Vec<(f64, Bounds)> = categories
         .iter()
@@ -241,8 +242,9 @@ pub fn across(categories: &[CategoryResult], floor: f64) -> Bounds {
             .sum();
         Some(micro((logarithm / weight).exp()))
     };
-    let lower = mean(rows.iter().map(|(weight, bounds)| (*weight, bounds.lower)).collect()).unwrap_or(0);
-    let upper = mean(rows.iter().map(|(weight, bounds)| (*weight, bounds.upper)).collect()).unwrap_or(0);
+    let lower =
+        mean(rows.iter().map(|(weight, bounds)| (*weight, bounds.lower)).collect()).unwrap_or(micro(floor));
+    let upper = mean(rows.iter().map(|(weight, bounds)| (*weight, bounds.upper)).collect()).unwrap_or(ONE);
     let score = mean(rows.iter().filter_map(|(weight, bounds)| Some((*weight, bounds.score?))).collect());
     let weight: u64 = rows.iter().map(|(weight, _)| *weight as u64).sum();
     let covered: u64 = rows.iter().map(|(weight, bounds)| *weight as u64 * u64::from(bounds.coverage)).sum();
@@ -343,4 +345,191 @@ fn applies(
 /// One decimal, never rounded up to the next cut-off: `79.9 %`.
 pub fn percent(value: Micro) -> String {
     format!("{}.{} %", value / 10_000, value / 1_000 % 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn bounds(coverage: f64, lower: f64, upper: f64) -> Bounds {
+        Bounds {
+            score: Some(micro(upper)),
+            coverage: micro(coverage),
+            lower: micro(lower),
+            upper: micro(upper),
+        }
+    }
+
+    fn gate(outcome: Outcome) -> GateResult {
+        GateResult { id: "sec-01".to_owned(), outcome, reason: String::new() }
+    }
+
+    /// A methodology that asks for everything, so that the cap on its own extent stays out of the way.
+    fn methodology() -> Methodology {
+        let mut methodology = Methodology::built_in().unwrap();
+        methodology.rules.cap.retain(|cap| cap.when != CapWhen::CriteriaBelow);
+        methodology
+    }
+
+    #[test]
+    fn inside_a_category_the_unseen_counts_nothing_below_and_all_above() {
+        let rows = [(3, Some(ONE)), (1, Some(0)), (2, None)];
+        let found = inside(&rows).unwrap();
+        assert_eq!(found.score, Some(750_000));
+        assert_eq!(found.coverage, 666_666);
+        assert_eq!(found.lower, 500_000);
+        assert_eq!(found.upper, 833_334);
+        assert_eq!(inside(&[]), None);
+        assert_eq!(inside(&[(2, None)]).unwrap().score, None);
+    }
+
+    fn category(weight: u32, rows: &[(u32, Option<Micro>)]) -> CategoryResult {
+        CategoryResult {
+            id: String::new(),
+            name: String::new(),
+            weight,
+            bounds: inside(rows),
+            counts: [0; 5],
+        }
+    }
+
+    #[test]
+    fn across_categories_the_mean_is_geometric_with_a_floor() {
+        let one = category(50, &[(1, Some(ONE))]);
+        let quarter = category(50, &[(1, Some(250_000))]);
+        assert_eq!(across(&[one.clone(), quarter], 0.05).score, Some(500_000));
+        let zero = category(50, &[(1, Some(0))]);
+        // The square root of 0.05.
+        assert_eq!(across(&[one.clone(), zero], 0.05).score, Some(223_607));
+        let nothing = category(50, &[]);
+        assert_eq!(
+            across(&[one, nothing], 0.05).score,
+            Some(ONE),
+            "no criterion applies: it leaves the mean"
+        );
+    }
+
+    #[test]
+    fn the_tier_table() {
+        let methodology = methodology();
+        let passed = [gate(Outcome::Pass)];
+        let unknown = [gate(Outcome::Unknown)];
+        let unavailable = [gate(Outcome::Unavailable)];
+        let failed = [gate(Outcome::Fail), gate(Outcome::Unknown)];
+        let na = [gate(Outcome::NotApplicable)];
+        for (coverage, lower, upper, measured, gates, tier, decided) in [
+            (1.0, 0.95, 0.95, 0.95, &passed[..], "platinum", "lower_bound"),
+            (1.0, 0.90, 0.90, 0.90, &passed, "platinum", "lower_bound"),
+            (1.0, 0.899_999, 0.9, 0.90, &passed, "gold", "lower_bound"),
+            (1.0, 0.80, 0.80, 0.80, &passed, "gold", "lower_bound"),
+            (1.0, 0.65, 0.65, 0.65, &passed, "silver", "lower_bound"),
+            (1.0, 0.50, 0.50, 0.50, &passed, "bronze", "lower_bound"),
+            (1.0, 0.35, 0.35, 0.35, &passed, "ribbon", "lower_bound"),
+            // Seen to fail against nobody could tell.
+            (1.0, 0.30, 0.30, 0.30, &passed, "underperforming", "lower_bound"),
+            (0.8, 0.30, 0.50, 0.30, &passed, "unavailable", "lower_bound"),
+            // Coverage.
+            (0.89, 0.95, 1.0, 0.95, &passed, "gold", "coverage-90"),
+            (0.69, 0.95, 1.0, 0.95, &passed, "silver", "coverage-70"),
+            (0.49, 0.95, 1.0, 0.95, &passed, "unavailable", "coverage-50"),
+            (0.69, 0.55, 1.0, 0.55, &passed, "bronze", "lower_bound"),
+            // Claims.
+            (1.0, 0.95, 0.95, 0.59, &passed, "silver", "measured-60"),
+            // Gates.
+            (1.0, 0.95, 0.95, 0.95, &unknown, "bronze", "gate-unknown"),
+            (1.0, 0.95, 0.95, 0.95, &unavailable, "bronze", "gate-unknown"),
+            (1.0, 0.36, 0.40, 0.36, &unknown, "ribbon", "lower_bound"),
+            (0.49, 0.95, 1.0, 0.95, &unknown, "unavailable", "coverage-50"),
+            (1.0, 0.95, 0.95, 0.95, &failed, "underperforming", "gate-failed"),
+            (0.10, 0.05, 1.0, 0.05, &failed, "underperforming", "gate-failed"),
+            (1.0, 0.95, 0.95, 0.95, &na, "platinum", "lower_bound"),
+        ] {
+            let found = estimate(&methodology, bounds(coverage, lower, upper), micro(measured), gates);
+            assert_eq!(
+                (found.tier.as_str(), found.decided_by.as_str()),
+                (tier, decided),
+                "{coverage} {lower} {gates:?}"
+            );
+            assert_eq!(found.provisional, gates.iter().any(|gate| gate.word() == "unknown"));
+        }
+    }
+
+    #[test]
+    fn the_deciding_cap_names_its_gate() {
+        let found = estimate(&methodology(), bounds(1.0, 1.0, 1.0), ONE, &[gate(Outcome::Unknown)]);
+        assert!(found.because.starts_with("provisional: gate sec-01 not assessed"), "{}", found.because);
+        assert_eq!(found.by_score, "platinum");
+    }
+
+    #[test]
+    fn a_methodology_that_leaves_criteria_out_gives_no_platinum() {
+        let found =
+            estimate(&Methodology::built_in().unwrap(), bounds(1.0, 1.0, 1.0), ONE, &[gate(Outcome::Pass)]);
+        assert_eq!((found.tier.as_str(), found.decided_by.as_str()), ("gold", "criteria-90"));
+    }
+
+    #[test]
+    fn a_percentage_is_never_rounded_up_to_a_cut() {
+        assert_eq!(percent(899_999), "89.9 %");
+        assert_eq!(percent(ONE), "100.0 %");
+        assert_eq!(percent(0), "0.0 %");
+    }
+
+    fn rows() -> impl Strategy<Value = Vec<(u32, Option<Micro>)>> {
+        proptest::collection::vec((1_u32..=3, proptest::option::of(0..=ONE)), 0..8)
+    }
+
+    fn all() -> impl Strategy<Value = Vec<CategoryResult>> {
+        proptest::collection::vec((1_u32..=20, rows()), 1..10)
+            .prop_map(|rows| rows.iter().map(|(weight, rows)| category(*weight, rows)).collect())
+    }
+
+    proptest! {
+        #[test]
+        fn bounds_are_in_order(rows in rows(), categories in all()) {
+            for found in inside(&rows).into_iter().chain([across(&categories, 0.05)]) {
+                prop_assert!(found.lower <= found.upper && found.upper <= ONE && found.coverage <= ONE);
+                if let Some(score) = found.score {
+                    prop_assert!(found.lower <= score && score <= found.upper, "{found:?}");
+                }
+            }
+        }
+
+        #[test]
+        fn a_criterion_that_nobody_saw_never_raises_the_lower_bound(rows in rows(), weight in 1_u32..=3, others in all()) {
+            let mut more = rows.clone();
+            more.push((weight, None));
+            let with = |rows: &[(u32, Option<Micro>)]| {
+                let mut categories = others.clone();
+                categories.push(category(10, rows));
+                across(&categories, 0.05)
+            };
+            let (before, after) = (with(&rows), with(&more));
+            prop_assert!(after.lower <= before.lower, "{before:?} {after:?}");
+            if let (Some(before), Some(after)) = (inside(&rows), inside(&more)) {
+                prop_assert!(after.lower <= before.lower && after.coverage <= before.coverage && after.upper >= before.upper);
+            }
+        }
+
+        #[test]
+        fn losing_a_value_never_raises_the_lower_bound(rows in rows(), at: prop::sample::Index) {
+            prop_assume!(!rows.is_empty());
+            let mut less = rows.clone();
+            less[at.index(rows.len())].1 = None;
+            let (before, after) = (inside(&rows).unwrap(), inside(&less).unwrap());
+            prop_assert!(after.lower <= before.lower && after.upper >= before.upper && after.coverage <= before.coverage);
+        }
+
+        #[test]
+        fn a_better_lower_bound_never_gives_a_worse_tier(a in 0..=ONE, b in 0..=ONE, coverage in 0..=ONE) {
+            let methodology = methodology();
+            let of = |lower: Micro| {
+                let bounds = Bounds { score: None, coverage, lower, upper: ONE };
+                place(&methodology.rules.tier, &estimate(&methodology, bounds, lower, &[]).tier)
+            };
+            prop_assert!(of(a.max(b)) <= of(a.min(b)));
+        }
+    }
 }

@@ -178,3 +178,64 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> io::Result<()> {
     }
     result
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(text: &str) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("run.json"), text).unwrap();
+        Folder::open(folder.path()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_folder_without_a_run_is_refused_by_its_fault() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = Folder::open(&folder.path().join("gone")).unwrap_err().to_string();
+        assert!(missing.contains("does not exist"), "{missing}");
+        let empty = Folder::open(folder.path()).unwrap_err().to_string();
+        assert!(empty.contains("is empty"), "{empty}");
+        fs::create_dir(folder.path().join("raw")).unwrap();
+        let no_run = Folder::open(folder.path()).unwrap_err().to_string();
+        assert!(no_run.contains("has no run.json"), "{no_run}");
+        fs::write(folder.path().join("run.json"), [0xff, 0xfe]).unwrap();
+        let text = Folder::open(folder.path()).unwrap_err().to_string();
+        assert!(text.contains("not UTF-8"), "{text}");
+    }
+
+    #[test]
+    fn a_bad_run_json_is_refused_by_its_fault() {
+        for (text, expected) in [
+            ("", "not JSON"),
+            ("{}", "schema is missing"),
+            (r#"{"schema":"clustermax-run/9"}"#, "clustermax-run/9"),
+            (r#"{"schema":"clustermax-run/1"}"#, "missing field"),
+            (
+                r#"{"schema":"clustermax-run/1","run":"","cluster":"c","profile":"demo","nodes":[],"started":"x","hardware":"cpu"}"#,
+                "run is empty",
+            ),
+            (
+                r#"{"schema":"clustermax-run/1","run":"r","cluster":"c","profile":"demo","nodes":[],"started":"x","hardware":"tpu"}"#,
+                "unknown variant",
+            ),
+        ] {
+            let message = refusal(text);
+            assert!(message.contains(expected) && message.contains("run.json"), "{message}");
+        }
+    }
+
+    #[test]
+    fn write_atomic_leaves_the_old_file_when_it_fails() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        write_atomic(&path, b"old").unwrap();
+        write_atomic(&path, b"new").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        // A folder stands where the file should go: the rename fails.
+        let blocked = folder.path().join("b");
+        fs::create_dir_all(blocked.join("x")).unwrap();
+        assert!(write_atomic(&blocked, b"new").is_err());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "no temp file stays");
+    }
+}

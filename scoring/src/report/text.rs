@@ -151,7 +151,11 @@ pub fn summary(group: &Group<'_>) -> String {
     if let Some(at) = size(peak) {
         let mut sizes: Vec<f64> = group.values.iter().filter_map(|(_, key, _)| size(key)).collect();
         sizes.sort_by(f64::total_cmp);
+        sizes.dedup();
         let (from, to) = (sizes.first().copied().unwrap_or(at), sizes.last().copied().unwrap_or(at));
+        if sizes.len() == 1 {
+            return format!("{}{unit} at {}", spread(group), bytes(at));
+        }
         return format!(
             "peak {}{unit} at {} ({} sizes, {} to {})",
             number(*highest),
@@ -161,18 +165,23 @@ pub fn summary(group: &Group<'_>) -> String {
             bytes(to)
         );
     }
-    if lowest == highest {
-        let count = group.values.len();
-        let times = if count > 1 { format!(" ({count} times)") } else { String::new() };
-        return format!("{}{unit}{times}", number(*lowest));
+    let count = group.values.len();
+    match (lowest == highest, count) {
+        (_, 1) => format!("{}{unit}", number(*lowest)),
+        (true, _) => format!("{}{unit} ({count} times)", number(*lowest)),
+        (false, _) => format!("{}{unit} ({count} values)", spread(group)),
     }
-    format!(
-        "{} / {} / {}{unit} ({} values)",
-        number(*lowest),
-        number(group.median()),
-        number(*highest),
-        group.values.len()
-    )
+}
+
+/// `lowest / median / highest`, or the one number that all are.
+fn spread(group: &Group<'_>) -> String {
+    match (group.values.first(), group.values.last()) {
+        (Some((lowest, ..)), Some((highest, ..))) if lowest != highest => {
+            format!("{} / {} / {}", number(*lowest), number(group.median()), number(*highest))
+        }
+        (Some((lowest, ..)), _) => number(*lowest),
+        _ => String::new(),
+    }
 }
 
 fn measured(evaluation: &Evaluation, out: &mut String) {
