@@ -93,3 +93,83 @@ fn results_folders() {
     refused(&said, "r2");
     assert!(said.err.contains("r1"), "{}", said.err);
 }
+
+#[test]
+fn a_plugin_of_another_release_is_refused_before_slurm_loads_it() {
+    let other = harness::project().join("target/other-release/spank_clustermax-24.11.so");
+    assert!(other.exists(), "{} is not built: ./run-tests builds it", other.display());
+    let said = run(Command::new(program("clustermax-doctor")).arg("--plugin").arg(&other));
+    assert_eq!(said.code, 1, "{said:?}");
+    let sentences: Vec<&str> =
+        said.out.lines().chain(said.err.lines()).filter(|l| l.contains("24.11")).collect();
+    assert!(!sentences.is_empty(), "{said:?}");
+    let sentence = sentences[0];
+    assert!(sentence.contains("spank_clustermax-24.11.so") && sentence.contains("22.05"), "{sentence}");
+    // The one that was built here is the right one.
+    let ours = harness::programs().join("libspank_clustermax.so");
+    let said = run(Command::new(program("clustermax-doctor")).arg("--plugin").arg(&ours));
+    assert!(
+        !said
+            .out
+            .lines()
+            .chain(said.err.lines())
+            .any(|l| l.contains("FAIL") && l.contains("libspank_clustermax.so")),
+        "{said:?}"
+    );
+}
+
+#[test]
+fn the_health_check_program_needs_nothing_but_the_nodes_name() {
+    let text =
+        std::fs::read_to_string(harness::project().join("prolog-epilog/healthcheckprogram")).expect("script");
+    // Reviewers look for what is wired in.
+    assert!(text.contains("dcgmi health") && text.contains("clustermax-drain"));
+    let dir = tempfile::tempdir().expect("folder");
+    let config = dir.path().join("clustermax.toml");
+    let d = dir.path().display();
+    std::fs::write(&config, format!("[paths]\nrun_dir = \"{d}/run\"\nstate_dir = \"{d}/state\"\n"))
+        .expect("config");
+    let script = dir.path().join("healthcheckprogram");
+    let text = text
+        .replace(
+            "/usr/libexec/clustermax/clustermax-healthcheck",
+            &program("clustermax-healthcheck").display().to_string(),
+        )
+        .replace("CONFIG=/etc/clustermax/clustermax.toml", &format!("CONFIG={}", config.display()));
+    std::fs::write(&script, text).expect("script");
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).expect("mode");
+    let said = run(Command::new(&script).env_clear().env("SLURMD_NODENAME", "gpu-01"));
+    assert_eq!(said.code, 0, "{said:?}");
+    let verdict = std::fs::read_to_string(dir.path().join("run/verdict.json")).expect("a verdict");
+    assert!(
+        verdict.contains("\"node\":\"gpu-01\"") && verdict.contains("\"mode\":\"periodic\""),
+        "{verdict}"
+    );
+}
+
+#[test]
+fn dcgmi_warns_and_never_drains() {
+    let dir = tempfile::tempdir().expect("folder");
+    let check = harness::project().join("healthcheck/site/check_dcgmi");
+    let path = |with: Option<&str>| {
+        let fake = dir.path().join("dcgmi");
+        match with {
+            Some(script) => {
+                std::fs::write(&fake, format!("#!/bin/sh\n{script}\n")).expect("dcgmi");
+                std::fs::set_permissions(&fake, std::fs::Permissions::from_mode(0o755)).expect("mode");
+            }
+            None => drop(std::fs::remove_file(&fake)),
+        }
+        run(Command::new(&check).env_clear().env("PATH", format!("{}:/usr/bin:/bin", dir.path().display())))
+    };
+    let answer = |health: &str| {
+        format!(
+            "cat <<'J'\n{{\n \"body\" : \n {{\n  \"Overall Health\" : \n  {{\n   \"value\" : \"{health}\"\n  }}\n }}\n}}\nJ"
+        )
+    };
+    assert_eq!(path(None).code, 0, "not installed");
+    assert_eq!(path(Some(&answer("Healthy"))).code, 0);
+    assert_eq!(path(Some(&answer("Failure"))).code, 1);
+    assert_eq!(path(Some("echo rubbish")).code, 3);
+    assert_eq!(path(Some("echo no host engine; exit 255")).code, 3);
+}
