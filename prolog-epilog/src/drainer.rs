@@ -5,6 +5,7 @@ use healthcheck::verdict::ascii;
 use crate::brake::{self, Settings};
 use crate::node_state::{Decision, Node, decide, state_text};
 use crate::outcome::{Outcome, Report};
+use crate::reason::Reason;
 use crate::slurm::{Slurm, SlurmError};
 
 /// Longest AdminComment we leave behind, in bytes.
@@ -105,8 +106,8 @@ pub fn take_back(
 ) -> Result<Report, SlurmError> {
     let nodes = slurm.nodes()?;
     let limit = brake::limit(&nodes, brake.max_share);
-    let still_ours = nodes.iter().any(|n| n.name == name && n.drained() && n.reason == written);
-    let rank = brake::rank(&nodes, name, brake.window).filter(|_| still_ours);
+    let ours = nodes.iter().find(|n| n.name == name && n.drained() && n.reason == written);
+    let rank = ours.and_then(|n| brake::rank(&nodes, &n.name, brake.window));
     let mut report = match rank {
         None => Report::new(Outcome::Foreign, name, written)
             .detail("the node no longer holds the reason that we wrote, left alone"),
@@ -115,6 +116,12 @@ pub fn take_back(
         }
         Some(rank) => {
             slurm.undrain(name)?;
+            // A node that was down as well keeps its reason, and by that reason Slurm decides whether it may
+            // come back by itself (ReturnToService=1): it gets Slurm's own again.
+            let was = Reason::parse(written).and_then(|r| r.was);
+            if let (Some(was), true) = (was, ours.is_some_and(Node::down)) {
+                slurm.set_reason(name, was)?;
+            }
             Report::new(Outcome::Brake, name, written).detail(format!(
                 "taken back: it was drain {rank} of the {limit} allowed in {} s",
                 brake.window
@@ -220,7 +227,16 @@ mod tests {
         }
         fn undrain(&mut self, name: &str) -> Result<(), SlurmError> {
             self.answer()?;
-            self.set(name, 2, "", 0);
+            let node = self.nodes.iter_mut().find(|n| n.name == name).unwrap();
+            node.state &= !DRAIN;
+            if !node.down() {
+                node.reason.clear();
+            }
+            Ok(())
+        }
+        fn set_reason(&mut self, name: &str, reason: &str) -> Result<(), SlurmError> {
+            self.answer()?;
+            self.nodes.iter_mut().find(|n| n.name == name).unwrap().reason = reason.into();
             Ok(())
         }
         fn job(&mut self, id: u32) -> Result<Option<Job>, SlurmError> {
@@ -319,6 +335,16 @@ mod tests {
             assert_eq!(take_back(&mut slurm, "n1", REASON, BRAKE).unwrap().outcome, Outcome::Foreign);
             assert_eq!(slurm.nodes[1].reason, changed);
         }
+    }
+
+    #[test]
+    fn a_node_that_was_down_gets_slurms_reason_back() {
+        let mut slurm = Fake::with(3);
+        let written = format!("{REASON}; was: Not responding");
+        slurm.set("n0", 2 | DRAIN, REASON, NOW);
+        slurm.set("n1", 1 | DRAIN, &written, NOW + 1);
+        assert_eq!(take_back(&mut slurm, "n1", &written, BRAKE).unwrap().outcome, Outcome::Brake);
+        assert_eq!((slurm.nodes[1].state, slurm.nodes[1].reason.as_str()), (1, "Not responding"));
     }
 
     #[test]

@@ -65,6 +65,12 @@ impl Node {
         self.state & DRAIN != 0
     }
 
+    /// True when Slurm holds the node for down.
+    #[must_use]
+    pub fn down(&self) -> bool {
+        self.state & BASE == DOWN
+    }
+
     /// True when one of our drains holds the node.
     #[must_use]
     pub fn drained_by_us(&self) -> bool {

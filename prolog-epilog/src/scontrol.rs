@@ -92,6 +92,10 @@ impl Slurm for Scontrol {
         self.run(&["update", &format!("NodeName={name}"), "State=UNDRAIN"]).map(drop)
     }
 
+    fn set_reason(&mut self, name: &str, reason: &str) -> Result<(), SlurmError> {
+        self.run(&["update", &format!("NodeName={name}"), &format!("Reason={reason}")]).map(drop)
+    }
+
     fn job(&mut self, id: u32) -> Result<Option<Job>, SlurmError> {
         match self.run(&["-o", "show", "job", &id.to_string()]) {
             Ok(text) => Ok(parse_job(&text, id)),

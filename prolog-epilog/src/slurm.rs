@@ -47,11 +47,16 @@ pub trait Slurm {
     /// # Errors
     /// [`SlurmError`].
     fn drain(&mut self, name: &str, reason: &str) -> Result<(), SlurmError>;
-    /// Clears DRAIN (and, in Slurm, the reason).
+    /// Clears DRAIN. Slurm clears the reason with it, unless the node is down.
     ///
     /// # Errors
     /// [`SlurmError`].
     fn undrain(&mut self, name: &str) -> Result<(), SlurmError>;
+    /// Sets the reason and leaves the state alone.
+    ///
+    /// # Errors
+    /// [`SlurmError`].
+    fn set_reason(&mut self, name: &str, reason: &str) -> Result<(), SlurmError>;
     /// One job; `None` when Slurm does not know the id.
     ///
     /// # Errors

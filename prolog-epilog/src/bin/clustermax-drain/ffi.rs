@@ -271,6 +271,10 @@ impl Slurm for Libslurm {
         self.update_node(name, c::NODE_STATE_UNDRAIN, None)
     }
 
+    fn set_reason(&mut self, name: &str, reason: &str) -> Result<(), SlurmError> {
+        self.update_node(name, c::NO_VAL, Some(reason))
+    }
+
     fn job(&mut self, id: u32) -> Result<Option<Job>, SlurmError> {
         let mut message = ptr::null_mut();
         let code = self.load_job(id, &mut message);

@@ -6,7 +6,7 @@ mod sys;
 mod worker;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Child, Command, ExitCode};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,8 @@ const CONFIGLESS_CONF: &str = "/run/slurm/conf/slurm.conf";
 const USUAL_CONF: &str = "/etc/slurm/slurm.conf";
 /// When our drain of this time is visible to every node that drained before it (measured with 64 nodes).
 const SECOND_LOOK: Duration = Duration::from_secs(2);
+/// How much longer `--confirm` may take: the second look with its two calls.
+const CONFIRM: Duration = Duration::from_millis(2500);
 /// Waits before further second looks, while the controller does not answer.
 const RETRIES: [Duration; 4] =
     [Duration::from_secs(3), Duration::from_secs(5), Duration::from_secs(10), Duration::from_secs(20)];
@@ -55,6 +57,9 @@ enum Cmd {
         /// A job to tell, repeatable.
         #[arg(long = "job")]
         jobs: Vec<u32>,
+        /// Wait for the brake's second look (2 s more) and answer `brake` when it took the drain back.
+        #[arg(long)]
+        confirm: bool,
     },
     /// Tell a job's user something.
     Notify {
@@ -129,10 +134,13 @@ fn run(config: &Path, node: Option<&str>, command: Cmd, start: Instant) -> Resul
         drainer.second_look(reason, limit);
         return Ok(ExitCode::SUCCESS);
     }
-    sys::die_after(limit + Duration::from_millis(200));
+    let confirms = matches!(command, Cmd::Drain { confirm: true, .. });
+    let more = if confirms { CONFIRM } else { Duration::ZERO };
+    sys::die_after(limit + more + Duration::from_millis(200));
     Ok(match command {
-        Cmd::Drain { reason, jobs } => {
-            let report = drainer.drain(&reason::normalise(&reason).map_err(|e| e.to_string())?, &jobs);
+        Cmd::Drain { reason, jobs, confirm } => {
+            let reason = reason::normalise(&reason).map_err(|e| e.to_string())?;
+            let report = drainer.drain(&reason, &jobs, confirm);
             log(&report);
             print(report.outcome, &report)
         }
@@ -167,7 +175,7 @@ struct Drainer {
 }
 
 impl Drainer {
-    fn drain(&self, reason: &str, jobs: &[u32]) -> Report {
+    fn drain(&self, reason: &str, jobs: &[u32], confirm: bool) -> Report {
         if self.config.enforcement == Enforcement::Observe {
             return Report::new(Outcome::Observe, &self.node, reason).detail("enforcement is observe");
         }
@@ -179,10 +187,10 @@ impl Drainer {
             ));
         }
         match self.ask_drain(reason, jobs) {
-            Answer::Report(report) => {
-                self.follow_up(&report);
-                report
-            }
+            Answer::Report(report) => match self.follow_up(&report) {
+                Some(second_look) if confirm => self.confirm(second_look, report),
+                _ => report,
+            },
             Answer::NoAnswer(why) => {
                 let spooled = Spooled::new(&self.node, reason, jobs, &now(), &self.boot_id(), &why);
                 match self.spool.keep(&spooled) {
@@ -222,16 +230,17 @@ impl Drainer {
         ask(&request, deadline)
     }
 
-    /// What a drain leaves to be done: the brake's record, or its second look.
-    fn follow_up(&self, report: &Report) {
+    /// What a drain leaves to be done: the brake's record, or its second look, which is returned.
+    fn follow_up(&self, report: &Report) -> Option<Child> {
         match report.outcome {
             Outcome::Brake => self.engage(&report.detail, &report.reason),
-            Outcome::Written if report.second_look => self.start_second_look(&report.reason),
+            Outcome::Written if report.second_look => return self.start_second_look(&report.reason),
             _ => {}
         }
+        None
     }
 
-    fn start_second_look(&self, reason: &str) {
+    fn start_second_look(&self, reason: &str) -> Option<Child> {
         let started = std::env::current_exe().and_then(|exe| {
             let mut command = Command::new(exe);
             command
@@ -242,8 +251,22 @@ impl Drainer {
                 .env_clear();
             sys::detach(&mut command)
         });
-        if let Err(e) = started {
-            eprintln!("clustermax-drain: the brake's second look could not be started: {e}");
+        started
+            .inspect_err(|e| {
+                eprintln!("clustermax-drain: the brake's second look could not be started: {e}");
+            })
+            .ok()
+    }
+
+    /// Waits for the second look; the report stays as it is when that does not come in time.
+    fn confirm(&self, mut second_look: Child, report: Report) -> Report {
+        let end = Instant::now() + CONFIRM;
+        while matches!(second_look.try_wait(), Ok(None)) && Instant::now() < end {
+            thread::sleep(Duration::from_millis(20));
+        }
+        match self.engaged() {
+            Some(engaged) => Report { outcome: Outcome::Brake, detail: engaged.why, ..report },
+            None => report,
         }
     }
 
@@ -287,6 +310,7 @@ impl Drainer {
         let (_lock, listing) = match listing {
             Ok(Some(held)) => held,
             Ok(None) => {
+                delivery.outcome = Outcome::Already;
                 delivery.detail = "another process is delivering".into();
                 return delivery;
             }

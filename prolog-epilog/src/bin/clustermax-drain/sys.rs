@@ -34,7 +34,7 @@ pub fn kill_group(child: &Child) {
 ///
 /// # Errors
 /// The program cannot be started.
-pub fn detach(command: &mut Command) -> io::Result<()> {
+pub fn detach(command: &mut Command) -> io::Result<Child> {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
     // SAFETY: the closure runs between fork and exec and makes two async-signal-safe system calls. close_range
     // only marks descriptors as closing on exec, so the standard library's own stay usable until then.
@@ -47,7 +47,7 @@ pub fn detach(command: &mut Command) -> io::Result<()> {
             Ok(())
         });
     }
-    command.spawn().map(drop)
+    command.spawn()
 }
 
 /// Ends this process for certain after `limit`, wherever it may hang by then.
