@@ -314,7 +314,7 @@ impl<'a> Evidence<'a> {
             match self.score(measure, key, entry) {
                 Ok(score) => {
                     let better = known.as_ref().is_none_or(|(old, _)| match measure.pick {
-                        Pick::Worst => score < *old,
+                        Pick::Worst | Pick::WorstAvailable => score < *old,
                         Pick::Best => score > *old,
                     });
                     if better {
@@ -334,8 +334,12 @@ impl<'a> Evidence<'a> {
                 },
             }
         }
-        // With `worst`, one record that could not be judged leaves the instance open unless another proves a failure.
-        let open = measure.pick == Pick::Worst && (unknown.is_some() || unavailable.is_some());
+        // One record that could not be judged leaves the instance open unless another proves a failure.
+        let open = match measure.pick {
+            Pick::Worst => unknown.is_some() || unavailable.is_some(),
+            Pick::WorstAvailable => unknown.is_some(),
+            Pick::Best => false,
+        };
         match (known, unknown, unavailable, not_applicable) {
             (Some((score, seen)), ..) if score == 0 || !open => Instance::Known(score, Some(Box::new(seen))),
             (_, Some(reason), ..) => Instance::Unknown(reason),
@@ -842,6 +846,11 @@ mod tests {
         }
         case.put("wrong_values", "", &of("reduce_scatter"), Err((State::Unavailable, "gloo has none")));
         case.is("rel-25", Outcome::Unavailable, None, "gloo has none");
+        let other = [("collective", Scalar::from("reduce_scatter")), ("api", "reduce_scatter_tensor".into())];
+        case.put("wrong_values", "", &other, Ok(0.0));
+        case.is("rel-25", Outcome::Pass, Some(ONE), "");
+        case.put("wrong_values", "", &of("reduce_scatter"), Err((State::Unknown, "it hung")));
+        case.is("rel-25", Outcome::Unknown, None, "it hung");
         case.put("wrong_values", "", &of("alltoall"), Ok(3.0));
         case.is("rel-25", Outcome::Fail, Some(0), "wrong_values, collective=alltoall 3");
     }

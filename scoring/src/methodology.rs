@@ -248,6 +248,8 @@ pub enum Pick {
     /// The one with the lowest score.
     #[default]
     Worst,
+    /// The lowest score of those that could be had: records are ways to the same thing, some of which may be lacking.
+    WorstAvailable,
     /// The one with the highest score.
     Best,
 }

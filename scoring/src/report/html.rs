@@ -339,9 +339,9 @@ impl Page<'_> {
     }
 
     fn bandwidth(&self, out: &mut String) {
-        // Plot, collective, size: the values of all subjects.
+        // Plot, (collective, torch's name of it), size: the values of all subjects.
         type Sizes<'a> = BTreeMap<i64, Vec<(f64, &'a Key)>>;
-        let mut plots: BTreeMap<String, BTreeMap<String, Sizes<'_>>> = BTreeMap::new();
+        let mut plots: BTreeMap<String, BTreeMap<(String, String), Sizes<'_>>> = BTreeMap::new();
         for (key, entry) in &self.evaluation.loaded.entries {
             if key.metric != "busbw" {
                 continue;
@@ -349,14 +349,18 @@ impl Page<'_> {
             let (Some(value), Some(Scalar::Int(size))) = (entry.believed(), key.params.get("size")) else {
                 continue;
             };
-            let collective = key.params.get("collective").map(ToString::to_string).unwrap_or_default();
+            let text = |name: &str| key.params.get(name).map(ToString::to_string).unwrap_or_default();
             let label: Vec<String> = key
                 .params
                 .iter()
-                .filter(|(name, _)| !matches!(name.as_str(), "size" | "collective"))
+                .filter(|(name, _)| !matches!(name.as_str(), "size" | "collective" | "api"))
                 .map(|(name, value)| format!("{name} {value}"))
                 .collect();
-            let sizes = plots.entry(label.join(", ")).or_default().entry(collective).or_default();
+            let sizes = plots
+                .entry(label.join(", "))
+                .or_default()
+                .entry((text("collective"), text("api")))
+                .or_default();
             sizes.entry(*size).or_default().push((value, key));
         }
         if plots.is_empty() {
@@ -370,7 +374,9 @@ impl Page<'_> {
             let mut levels: Vec<Level> = Vec::new();
             let mut words = Vec::new();
             let mut subjects = 1;
-            for (collective, sizes) in sweeps {
+            for ((collective, api), sizes) in sweeps {
+                let ways = sweeps.keys().filter(|(other, _)| other == collective).count();
+                let name = if ways > 1 { format!("{collective} ({api})") } else { collective.clone() };
                 let mut points = Vec::new();
                 let mut reference = None;
                 for (size, values) in sizes {
@@ -383,17 +389,13 @@ impl Page<'_> {
                     for (what, y, under) in
                         [("typical", reference.typical, true), ("ceiling", reference.ceiling, false)]
                     {
-                        levels.push(Level { name: format!("{collective} {what} {}", number(y)), y, under });
+                        levels.push(Level { name: format!("{name} {what} {}", number(y)), y, under });
                     }
                 }
                 if let Some((size, value)) = points.iter().max_by(|a, b| a.1.total_cmp(&b.1)) {
-                    words.push(format!(
-                        "{collective} peaks at {} GB/s with {}",
-                        number(*value),
-                        bytes(*size)
-                    ));
+                    words.push(format!("{name} peaks at {} GB/s with {}", number(*value), bytes(*size)));
                 }
-                series.push(Series { name: collective.clone(), points });
+                series.push(Series { name, points });
             }
             let lowest = if subjects > 1 { format!(", lowest of {subjects} nodes") } else { String::new() };
             let caption = format!("{label}{lowest}");
@@ -427,8 +429,8 @@ impl Page<'_> {
              <th scope=\"col\">Unit</th><th scope=\"col\" class=\"num\">Count</th></tr></thead>\n<tbody>\n",
         );
         for group in groups(&self.evaluation.loaded) {
-            let skipped =
-                matches!(group.metric, "algbw" | "event") || matches!(group.stage, "audit" | "inventory" | "evidence");
+            let skipped = matches!(group.metric, "algbw" | "event")
+                || matches!(group.stage, "audit" | "inventory" | "evidence");
             let swept = group.values.iter().any(|(_, key, _)| key.params.contains_key("size"));
             if skipped || swept {
                 continue;
@@ -485,9 +487,10 @@ impl Page<'_> {
             None => format!("{}, {}", criterion.source, criterion.date),
         };
         let seen: String = verdict.observed.iter().map(|one| self.observed(one)).collect();
-        let reason = if verdict.observed.is_empty() { escape(&verdict.reason) } else { String::new() };
+        let settled = matches!(verdict.outcome, Outcome::Pass | Outcome::Fail);
+        let reason = if settled { String::new() } else { escape(&verdict.reason) };
         let (asked, known) = verdict.instances;
-        let count = if asked > 1 {
+        let count = if asked > 1 && known > 0 {
             format!("<div class=\"small soft\">{known} of {asked} have a value</div>")
         } else {
             String::new()

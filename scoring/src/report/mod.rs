@@ -103,11 +103,36 @@ pub struct Group<'a> {
 impl Group<'_> {
     /// `all_reduce, backend=nccl, ranks=8`: what names the group comes first, without its key.
     pub fn label(&self) -> String {
-        let names = ["collective", "job", "component", "tool", "dtype", "event", "fault", "model"];
-        let first = names.iter().find_map(|name| self.params.get_key_value(name));
-        let mut parts: Vec<String> = first.iter().map(|(_, value)| value.to_string()).collect();
-        let rest = self.params.iter().filter(|(key, _)| first.is_none_or(|(name, _)| name != *key));
-        parts.extend(rest.map(|(key, value)| format!("{key}={value}")));
+        self.label_without(&[])
+    }
+
+    /// The label without params that are said elsewhere.
+    pub fn label_without(&self, said: &[&str]) -> String {
+        const NAMES: [&str; 13] = [
+            "collective",
+            "job",
+            "component",
+            "command",
+            "name",
+            "family",
+            "kind",
+            "part",
+            "tool",
+            "dtype",
+            "event",
+            "fault",
+            "model",
+        ];
+        let left = || self.params.iter().filter(|(key, _)| !said.contains(key));
+        let first = NAMES.iter().find(|name| left().any(|(key, _)| key == *name));
+        let mut parts: Vec<String> =
+            first.iter().filter_map(|name| self.params.get(**name)).map(ToString::to_string).collect();
+        for (key, value) in left().filter(|(key, _)| first.is_none_or(|first| first != *key)) {
+            // torch's own name of a collective is mostly the collective's.
+            if *key != "api" || parts.first().is_none_or(|name| *name != value.to_string()) {
+                parts.push(format!("{key}={value}"));
+            }
+        }
         parts.join(", ")
     }
 

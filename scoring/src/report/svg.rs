@@ -37,6 +37,8 @@ pub struct Labels<'a> {
     pub y: &'a str,
 }
 
+/// Line styles in style.css: `l0` to `l7`, `f0` to `f7`.
+const STYLES: usize = 8;
 const LEFT: f64 = 62.0;
 const RIGHT: f64 = 640.0;
 const TOP: f64 = 26.0;
@@ -74,7 +76,7 @@ pub fn sweep(
              <text class=\"tick\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
             LEFT - 8.0,
             y + 4.0,
-            number(value)
+            if value < 0.001 { format!("1e{tick:.0}") } else { number(value) }
         );
         tick += 1.0;
     }
@@ -118,7 +120,7 @@ pub fn sweep(
         let drawn: Vec<(f64, f64)> =
             one.points.iter().filter(|(x, y)| *x > 0.0 && *y > 0.0).map(|(x, y)| (px(*x), py(*y))).collect();
         let Some((last_x, last_y)) = drawn.last().copied() else { continue };
-        let style = index % 7;
+        let style = index % STYLES;
         let path: Vec<String> = drawn.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
         let _ = write!(out, "<polyline class=\"line l{style}\" points=\"{}\"/>", path.join(" "));
         for (x, y) in &drawn {
@@ -138,7 +140,7 @@ pub fn sweep(
     let over = (free - BOTTOM).max(0.0);
     for (x, y, at, index) in places {
         let at = at - over;
-        let style = index % 7;
+        let style = index % STYLES;
         let _ = write!(
             out,
             "<line class=\"grid\" x1=\"{:.1}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{at:.1}\"/>\

@@ -184,33 +184,94 @@ fn spread(group: &Group<'_>) -> String {
     }
 }
 
+/// Under each metric what its groups have in common is said once, and groups with the same values share a line.
 fn measured(evaluation: &Evaluation, out: &mut String) {
     title(out, "Measured (lowest / median / highest over nodes)");
     let groups = groups(&evaluation.loaded);
     if groups.is_empty() {
         line(out, "nothing");
     }
-    let mut stage = "";
-    for group in &groups {
-        if group.metric.ends_with("_info") || group.metric == "algbw" {
-            continue;
+    let shown = groups.iter().filter(|group| !group.metric.ends_with("_info") && group.metric != "algbw");
+    let mut metrics: Vec<Vec<&Group<'_>>> = Vec::new();
+    for group in shown {
+        match metrics.last_mut().filter(|last| (last[0].stage, last[0].metric) == (group.stage, group.metric))
+        {
+            Some(last) => last.push(group),
+            None => metrics.push(vec![group]),
         }
-        if group.stage != stage {
-            stage = group.stage;
+    }
+    let mut stage = "";
+    for groups in metrics {
+        let first = groups[0];
+        if first.stage != stage {
+            stage = first.stage;
             line(out, &format!("[{}]", plain(stage)));
         }
-        let label = group.label();
-        let name =
-            if label.is_empty() { group.metric.to_owned() } else { format!("{} {label}", group.metric) };
-        let name = plain(&name);
-        let values = plain(&summary(group));
-        if name.chars().count() + values.chars().count() + 4 <= WIDTH {
-            let space = (WIDTH - 2 - values.chars().count()).min(60).max(name.chars().count() + 1);
-            line(out, &format!("  {name:<space$} {values}"));
-        } else {
-            wrapped(out, "  ", "    ", &name);
-            line(out, &format!("{:<62} {values}", ""));
+        let common: Vec<&str> = first
+            .params
+            .iter()
+            .filter(|(param, value)| groups.iter().all(|group| group.params.get(*param) == Some(*value)))
+            .map(|(param, _)| *param)
+            .collect();
+        let mut said = common.clone();
+        said.extend(["api", "direct", "rw"].into_iter().filter(|param| follows(&groups, param)));
+        let mut rows: Vec<(Vec<String>, String)> = Vec::new();
+        for group in &groups {
+            let (name, values) = (group.label_without(&said), summary(group));
+            match rows.iter_mut().find(|(_, known)| *known == values) {
+                Some((names, _)) => names.push(name),
+                None => rows.push((vec![name], values)),
+            }
         }
+        let of: Vec<String> =
+            common.iter().filter_map(|param| Some(format!("{param}={}", first.params.get(param)?))).collect();
+        let head = if of.is_empty() {
+            first.metric.to_owned()
+        } else {
+            format!("{} ({})", first.metric, of.join(", "))
+        };
+        match rows.as_slice() {
+            [(names, values)] if names.iter().all(String::is_empty) => row(out, "  ", &head, values),
+            _ => {
+                wrapped(out, "  ", "    ", &plain(&head));
+                for (names, values) in &rows {
+                    row(
+                        out,
+                        "    ",
+                        &names.join(if names.iter().any(|name| name.contains(',')) { "; " } else { ", " }),
+                        values,
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// True when a param follows from the collective or the fio job, which is shown.
+fn follows(groups: &[&Group<'_>], param: &str) -> bool {
+    let name =
+        |group: &Group<'_>| group.params.get("collective").or(group.params.get("job")).copied().cloned();
+    groups.iter().all(|one| {
+        name(one).is_some()
+            && groups
+                .iter()
+                .filter(|other| name(other) == name(one))
+                .all(|other| other.params.get(param) == one.params.get(param))
+    })
+}
+
+/// `NAME   VALUES`, the values in a column where there is room.
+fn row(out: &mut String, indent: &str, name: &str, values: &str) {
+    const COLUMN: usize = 52;
+    let (name, values) = (plain(name), plain(values));
+    if indent.len() + name.chars().count() < COLUMN {
+        let space = COLUMN - indent.len();
+        line(out, &format!("{indent}{name:<space$}{values}"));
+    } else if indent.len() + name.chars().count() + 2 + values.chars().count() <= WIDTH {
+        line(out, &format!("{indent}{name}  {values}"));
+    } else {
+        wrapped(out, indent, &format!("{indent}  "), &name);
+        line(out, &format!("{:<COLUMN$}{values}", ""));
     }
 }
 
