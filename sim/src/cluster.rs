@@ -127,6 +127,12 @@ impl Cluster {
         if fs::read_dir(dir).context("read", dir)?.next().is_some() {
             return Err(Error::Foreign(dir.clone()));
         }
+        if sys::is_noexec(dir).context("look at", dir)? {
+            return Err(Error::Usage(format!(
+                "{} is on a file system mounted noexec, where Slurm could not run its Prolog; choose another with --dir",
+                dir.display()
+            )));
+        }
         // An empty folder given by the user may be private; jobs of ordinary users must get in.
         files::make_dir(dir, 0o755)?;
         if let Some(closed) = closed_ancestor(dir) {
@@ -136,7 +142,8 @@ impl Cluster {
             ));
         }
         let lease = Machine::lock()?.take(dir, options.nodes)?;
-        let mut state = State::new(options, &lease, ClusterCgroups::supported());
+        let cgroups = !options.no_cgroups && ClusterCgroups::supported();
+        let mut state = State::new(options, &lease, cgroups);
         // From here on the folder is marked as ours and whatever happens is undone.
         let result = state.save(&self.layout).and_then(|()| self.start(&mut state, &product, say));
         match result {
@@ -201,7 +208,8 @@ impl Cluster {
             Ok(names.iter().all(|n| nodes.get(n).is_some_and(|s| s.state == "idle" && s.responding)))
         })?;
         state.phase = Phase::Up;
-        state.save(layout)
+        state.save(layout)?;
+        sys::pending_signal().map_or(Ok(()), |signal| Err(Error::Interrupted(signal)))
     }
 
     /// Writes everything that the daemons read.
@@ -365,6 +373,8 @@ impl Cluster {
             cgroups: Some(&cgroups).filter(|c| c.exists()),
             cluster_name: &cluster_name,
             marker: &marker,
+            dir: &self.layout.dir,
+            slurm_conf: &self.layout.slurm_conf(),
         }
         .end()?;
         cgroups.remove()?;

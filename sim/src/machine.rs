@@ -7,6 +7,7 @@ use std::fs::{self, File};
 use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -83,7 +84,9 @@ impl Machine {
                     Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
                     Err(e) => return Err(e).context("open", &path),
                 };
-            sys::lock_exclusive(&file, true).context("lock", &path)?;
+            while !sys::try_lock(&file).context("lock", &path)? {
+                std::thread::sleep(Duration::from_millis(5));
+            }
             // The last cluster may have removed the file while we waited for it.
             let current = fs::metadata(&path).map(|m| m.ino()).ok();
             if current == Some(file.metadata().context("read", &path)?.ino()) {

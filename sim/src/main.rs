@@ -55,6 +55,9 @@ enum Action {
         /// Slurm alone: Prolog and Epilog are /bin/true, no HealthCheckProgram, no plug-in.
         #[arg(long)]
         plain: bool,
+        /// Track jobs without cgroups (proctrack/linuxproc) even where the machine has cgroup v1.
+        #[arg(long)]
+        no_cgroups: bool,
         /// MessageTimeout, seconds.
         #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100))]
         message_timeout: u32,
@@ -137,6 +140,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
             enforcement,
             health_interval,
             plain,
+            no_cgroups,
             message_timeout,
             wait,
         } => {
@@ -152,6 +156,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
                 },
                 health_interval,
                 plain,
+                no_cgroups,
                 message_timeout,
                 wait,
             };

@@ -113,14 +113,22 @@ pub(crate) struct Membership<'a> {
     pub cluster_name: &'a str,
     /// Value of the marker variable in the environment of its daemons, and of what they start unchanged.
     pub marker: &'a str,
+    /// The cluster's folder.
+    pub dir: &'a Path,
+    /// Value of `SLURM_CONF` in the environment of Slurm commands that talk to it.
+    pub slurm_conf: &'a Path,
 }
+
+/// Slurm's own commands: without the cluster they only wait for it, srun for ever and deaf to SIGTERM. Not salloc,
+/// below which a user's shell runs.
+const CLIENTS: [&str; 8] = ["srun", "sbatch", "sattach", "squeue", "sinfo", "scontrol", "scancel", "sdiag"];
 
 /// Environment variable that every daemon of a cluster carries; its value is the cluster's folder and name.
 pub(crate) const MARKER: &str = "CLUSTERMAX_SIM_MEMBER";
 
 impl Membership<'_> {
     /// Every process of the cluster alive now: the recorded daemons, all members of its cgroups, their descendants,
-    /// and those that carry its mark in their environment. A shell in which a user merely exported `SLURM_CONF`
+    /// those that carry its mark in their environment, and Slurm commands that talk to it. A shell in which a user merely exported `SLURM_CONF`
     /// is not one of them.
     pub fn processes(&self) -> Vec<ProcessId> {
         let me = std::process::id().cast_signed();
@@ -148,9 +156,18 @@ impl Membership<'_> {
     }
 
     fn is_marked(&self, pid: i32) -> bool {
+        let exe = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+        // Debian keeps the programs under names of its own: slurmstepd-wlm.
+        let name = exe.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+        let runs = |names: &[&str]| names.contains(&name.strip_suffix("-wlm").unwrap_or(name));
+        // slurmstepd writes its title over its environment, but keeps slurmd's log open.
+        if runs(&["slurmstepd"]) && has_open(pid, self.dir) {
+            return true;
+        }
         let Ok(environment) = fs::read(format!("/proc/{pid}/environ")) else { return false };
         let mut in_job = false;
         let mut of_cluster = false;
+        let mut talks_to_it = false;
         for entry in environment.split(|b| *b == 0) {
             let Some(equals) = entry.iter().position(|b| *b == b'=') else { continue };
             let (key, value) = (&entry[..equals], &entry[equals + 1..]);
@@ -159,9 +176,10 @@ impl Membership<'_> {
             }
             // salloc sets the cluster's name in the user's own shell, but only what runs on a node has its name.
             in_job |= key == b"SLURMD_NODENAME";
+            talks_to_it |= key == b"SLURM_CONF" && value == self.slurm_conf.as_os_str().as_encoded_bytes();
             of_cluster |= key == b"SLURM_CLUSTER_NAME" && value == self.cluster_name.as_bytes();
         }
-        in_job && of_cluster
+        in_job && of_cluster || talks_to_it && runs(&CLIENTS)
     }
 
     /// Ends every process of the cluster: SIGTERM, three seconds, SIGKILL, and a last look.
@@ -200,6 +218,12 @@ impl Membership<'_> {
             std::thread::sleep(Duration::from_millis(30));
         }
     }
+}
+
+/// Whether a process has a file open below a folder.
+fn has_open(pid: i32, folder: &Path) -> bool {
+    let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
+    descriptors.flatten().any(|d| fs::read_link(d.path()).is_ok_and(|file| file.starts_with(folder)))
 }
 
 fn command_name(pid: i32) -> String {
@@ -286,8 +310,14 @@ mod tests {
     #[test]
     fn only_marked_processes_and_their_children_are_members() {
         let marker = format!("/tmp/members-{}", std::process::id());
-        let membership =
-            Membership { daemons: Vec::new(), cgroups: None, cluster_name: "simtest", marker: &marker };
+        let membership = Membership {
+            daemons: Vec::new(),
+            cgroups: None,
+            cluster_name: "simtest",
+            marker: &marker,
+            dir: Path::new("/tmp/x"),
+            slurm_conf: Path::new("/tmp/x/etc/slurm.conf"),
+        };
         let spawn = |vars: &[(&str, &str)]| {
             let mut c = Command::new("sh");
             c.args(["-c", "sleep 100 & wait"]).env_clear().env("PATH", "/usr/bin:/bin");

@@ -87,6 +87,10 @@ impl Product {
         let etc = layout.etc();
         let toml = clustermax_toml(state, layout, &self.prefix, gpus, slurm::memory_total_kib()?)?;
         files::write_atomic(&layout.clustermax_toml(), toml.as_bytes(), 0o644)?;
+        if state.options.plain {
+            // Slurm would load a plugstack.conf beside slurm.conf without being told to.
+            return Ok(());
+        }
         for (name, program, arguments) in [
             ("prolog", "clustermax-prolog", ""),
             ("epilog", "clustermax-epilog", ""),

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use nvidia_ml_sim::model::GpuModel;
 use serde::{Deserialize, Serialize};
@@ -12,6 +13,8 @@ use crate::machine::Lease;
 use crate::process::{self, ProcessId};
 use crate::{files, sys};
 
+/// How long a command waits for another one on the same folder.
+const LOCK_WAIT: Duration = Duration::from_secs(3);
 /// Written into every state file; a folder without it is not ours to remove.
 pub const SCHEMA: &str = "clustermax-sim/1";
 
@@ -154,6 +157,8 @@ pub struct Options {
     pub health_interval: u32,
     /// Slurm alone: Prolog and Epilog are `/bin/true`, no HealthCheckProgram, no plug-in.
     pub plain: bool,
+    /// Do without cgroups even where the machine has them.
+    pub no_cgroups: bool,
     /// MessageTimeout, seconds.
     pub message_timeout: u32,
     /// Longest time until every node is idle, seconds.
@@ -325,18 +330,23 @@ pub(crate) struct FolderLock {
 }
 
 impl FolderLock {
-    /// Locks `dir`; `Ok(None)` when there is no such folder.
+    /// Locks `dir`; `Ok(None)` when there is no such folder. Waits a few seconds: `inject` and `clear` hold the lock
+    /// for moments, and after a killed `up` a child that it was just starting still does.
     ///
     /// # Errors
-    /// [`Error::Busy`] when another command holds it.
+    /// [`Error::Busy`] when another command keeps it.
     pub fn take(dir: &Path) -> Result<Option<Self>> {
         let file = match File::open(dir) {
             Ok(file) => file,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(e).context("open", dir),
         };
-        if !sys::lock_exclusive(&file, false).context("lock", dir)? {
-            return Err(Error::Busy(dir.to_owned()));
+        let deadline = Instant::now() + LOCK_WAIT;
+        while !sys::try_lock(&file).context("lock", dir)? {
+            if Instant::now() > deadline {
+                return Err(Error::Busy(dir.to_owned()));
+            }
+            std::thread::sleep(Duration::from_millis(20));
         }
         // A `down` may have removed the folder, and an `up` made a new one, between the two calls.
         let same = fs::metadata(dir).is_ok_and(|now| file.metadata().is_ok_and(|m| m.ino() == now.ino()));
@@ -358,6 +368,7 @@ pub(crate) mod tests {
             enforcement: "enforce".to_owned(),
             health_interval: 5,
             plain: false,
+            no_cgroups: false,
             message_timeout: 10,
             wait: 90,
         }

@@ -74,20 +74,30 @@ pub fn kill(pid: i32, signal: i32) -> io::Result<bool> {
     }
 }
 
-/// Takes an exclusive flock(2) on `file`; `Ok(false)` when `wait` is false and another process holds it.
+/// Takes an exclusive flock(2) on `file`; `Ok(false)` when another process holds it.
 ///
 /// # Errors
 /// The error of flock(2).
-pub fn lock_exclusive(file: &File, wait: bool) -> io::Result<bool> {
-    let operation = libc::LOCK_EX | if wait { 0 } else { libc::LOCK_NB };
-    loop {
-        // SAFETY: the descriptor is open for as long as `file` is borrowed.
-        match check(unsafe { libc::flock(file.as_raw_fd(), operation) }) {
-            Ok(()) => return Ok(true),
-            Err(e) if e.raw_os_error() == Some(libc::EWOULDBLOCK) => return Ok(false),
-            Err(e) if e.kind() == io::ErrorKind::Interrupted && pending_signal().is_none() => {}
-            Err(e) => return Err(e),
-        }
+pub fn try_lock(file: &File) -> io::Result<bool> {
+    // SAFETY: the descriptor is open for as long as `file` is borrowed.
+    match check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }) {
+        Ok(()) => Ok(true),
+        Err(e) if e.raw_os_error() == Some(libc::EWOULDBLOCK) => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+/// Whether programs on the file system of `path` cannot be run (mount option noexec).
+///
+/// # Errors
+/// The error of statvfs(3).
+pub fn is_noexec(path: &Path) -> io::Result<bool> {
+    let name = c_path(path)?;
+    // SAFETY: statvfs is plain data, for which all zeros is valid; `name` is NUL-terminated and both outlive the call.
+    unsafe {
+        let mut status: libc::statvfs = std::mem::zeroed();
+        check(libc::statvfs(name.as_ptr(), &mut status))?;
+        Ok(status.f_flag & libc::ST_NOEXEC != 0)
     }
 }
 
