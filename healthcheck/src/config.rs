@@ -10,6 +10,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::catalogue::CATALOGUE;
+use crate::mode::Mode;
 use crate::verdict::Action;
 
 /// Where the configuration lies unless `--config` says otherwise.
@@ -296,33 +298,6 @@ fn default_command_modes() -> Vec<Mode> {
     vec![Mode::Periodic]
 }
 
-/// Why a pass runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Mode {
-    /// Before a job, from Slurm's Prolog.
-    Prolog,
-    /// After a job, from Slurm's Epilog.
-    Epilog,
-    /// HealthCheckProgram or a timer.
-    Periodic,
-    /// By hand: everything, nothing written, nothing drained.
-    Deep,
-}
-
-impl Mode {
-    /// The word used in files and on the command line.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            Mode::Prolog => "prolog",
-            Mode::Epilog => "epilog",
-            Mode::Periodic => "periodic",
-            Mode::Deep => "deep",
-        }
-    }
-}
-
 /// What a node should have: learned on a good node, reviewed, kept in the configuration.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -461,8 +436,8 @@ impl Config {
             ));
         }
         for id in self.checks.keys() {
-            if !id.starts_with("site.") && !crate::check::CATALOGUE.iter().any(|c| c.id == id) {
-                let near = nearest(id, crate::check::CATALOGUE.iter().map(|c| c.id));
+            if !id.starts_with("site.") && !CATALOGUE.iter().any(|c| c.id == id) {
+                let near = nearest(id, CATALOGUE.iter().map(|c| c.id));
                 return Err(format!(
                     "checks.\"{id}\" is no check{near}; `clustermax-healthcheck list` shows them all"
                 ));

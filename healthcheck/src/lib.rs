@@ -9,6 +9,7 @@
 //!
 //! There is no Slurm in this crate: what has to be said to Slurm is said by `clustermax-drain`, a program of its own.
 
+pub mod catalogue;
 pub mod check;
 pub mod config;
 pub mod drain;
@@ -17,6 +18,7 @@ pub mod jobs;
 pub mod kmsg;
 pub mod learn;
 pub mod log;
+pub mod mode;
 pub mod pass;
 pub mod source;
 pub mod state;

@@ -7,8 +7,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use healthcheck::check::CATALOGUE;
-use healthcheck::config::{Config, DEFAULT_CONFIG, Mode, nearest, node_name};
+use healthcheck::catalogue::CATALOGUE;
+use healthcheck::config::{Config, DEFAULT_CONFIG, nearest, node_name};
+use healthcheck::mode::Mode;
 use healthcheck::verdict::Status;
 use healthcheck::{learn, pass, source, table};
 
@@ -144,7 +145,7 @@ fn run(args: Args) -> Result<ExitCode, (u8, String)> {
     }
 }
 
-fn describe(c: &healthcheck::check::CheckInfo) -> serde_json::Value {
+fn describe(c: &healthcheck::catalogue::CheckInfo) -> serde_json::Value {
     serde_json::json!({
         "id": c.id, "tokens": c.tokens, "reads": c.reads, "rule": c.rule, "source": c.source,
         "reads_needed": c.reads_needed, "action": c.action,

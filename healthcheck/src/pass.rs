@@ -5,11 +5,12 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::check;
-use crate::config::{Config, Enforcement, Mode};
+use crate::config::{Config, Enforcement};
 use crate::drain::{self, Answer, DrainOutcome};
 use crate::facts::{Facts, KernelFacts, Reading, SeenEvent};
 use crate::jobs::{self, Job, JobEvent};
 use crate::kmsg::Reader;
+use crate::mode::Mode;
 use crate::source;
 use crate::state::{KnownGpu, Locked, State, write_atomic};
 use crate::verdict::{Action, Finding, Status, VERDICT_SCHEMA, Verdict};

@@ -1,6 +1,6 @@
 //! Text tables for people.
 
-use crate::check::CATALOGUE;
+use crate::catalogue::CATALOGUE;
 use crate::config::{Config, Switch};
 use crate::verdict::{Status, Verdict};
 

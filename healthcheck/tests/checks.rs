@@ -11,12 +11,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use healthcheck::check::{self, Findings};
-use healthcheck::config::{Config, Mode};
+use healthcheck::config::Config;
 use healthcheck::facts::{
     CommandResult, Facts, IbPort, JobHere, KernelFacts, Mount, NvmlFacts, NvmlGpu, PciFacts, PciGpu, Reading,
     SeenEvent, Space,
 };
 use healthcheck::kmsg::parse_record;
+use healthcheck::mode::Mode;
 use healthcheck::state::{KnownGpu, State};
 use healthcheck::verdict::{Action, Finding, Status};
 use healthcheck::xid;
@@ -167,7 +168,7 @@ fn a_healthy_node_has_no_findings_and_every_check_says_so() {
         assert!(matches!(c.status, Status::Pass | Status::Unsupported), "{c:?}");
     }
     let ran: Vec<&str> = found.checks.iter().map(|c| c.check.as_str()).collect();
-    for c in check::CATALOGUE {
+    for c in healthcheck::catalogue::CATALOGUE {
         assert!(ran.contains(&c.id), "{} did not say anything", c.id);
     }
 }

@@ -8,9 +8,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use healthcheck::config::{Config, DEFAULT_CONFIG, Enforcement, Mode, node_name};
+use healthcheck::config::{Config, DEFAULT_CONFIG, Enforcement, node_name};
 use healthcheck::drain::DrainOutcome;
 use healthcheck::jobs::{self, JOB_SCHEMA, Job, JobGpu};
+use healthcheck::mode::Mode;
 use healthcheck::pass::{self, Report};
 use healthcheck::verdict::{Finding, Verdict};
 

@@ -1,8 +1,8 @@
 //! GPU checks that decide by state: NVML and PCI sysfs.
 
 use super::{Context, Sink, why_missing};
-use crate::config::Mode;
 use crate::facts::{NvmlFacts, NvmlGpu, PciFacts, PciGpu, Reading};
+use crate::mode::Mode;
 use crate::verdict::{Action, Device, Fault, Scope, Status};
 
 /// NVLinks may still train this long after boot, in seconds.

@@ -14,8 +14,9 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use crate::config::{Config, Mode};
+use crate::config::Config;
 use crate::facts::{Facts, Reading};
+use crate::mode::Mode;
 use child::{Ended, Outcome, Probe};
 
 /// First argument of a program started as the child of a source; the second is the source's name, the third its root.

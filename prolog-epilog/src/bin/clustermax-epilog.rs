@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    prolog_epilog::hook::main(healthcheck::config::Mode::Epilog)
+    prolog_epilog::hook::main(healthcheck::mode::Mode::Epilog)
 }

@@ -1,0 +1,30 @@
+//! Why a pass runs.
+
+use serde::{Deserialize, Serialize};
+
+/// Why a pass runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// Before a job, from Slurm's Prolog.
+    Prolog,
+    /// After a job, from Slurm's Epilog.
+    Epilog,
+    /// HealthCheckProgram or a timer.
+    Periodic,
+    /// By hand: everything, nothing written, nothing drained.
+    Deep,
+}
+
+impl Mode {
+    /// The word used in files and on the command line.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Mode::Prolog => "prolog",
+            Mode::Epilog => "epilog",
+            Mode::Periodic => "periodic",
+            Mode::Deep => "deep",
+        }
+    }
+}
