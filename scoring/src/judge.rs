@@ -98,11 +98,14 @@ enum Instance {
     NotApplicable(String),
 }
 
+type ByName<'a> = BTreeMap<&'a str, Vec<(&'a Key, &'a Entry)>>;
+
 /// Records by metric, and what the GPUs are.
 pub struct Evidence<'a> {
     loaded: &'a Loaded,
     methodology: &'a Methodology,
-    by_metric: BTreeMap<&'a str, Vec<(&'a Key, &'a Entry)>>,
+    by_metric: ByName<'a>,
+    by_node: BTreeMap<&'a str, ByName<'a>>,
     model: Result<String, String>,
 }
 
@@ -110,10 +113,14 @@ impl<'a> Evidence<'a> {
     /// Indexes the records by metric.
     pub fn new(loaded: &'a Loaded, methodology: &'a Methodology) -> Self {
         let mut by_metric: BTreeMap<&str, Vec<_>> = BTreeMap::new();
+        let mut by_node: BTreeMap<&str, BTreeMap<&str, Vec<_>>> = BTreeMap::new();
         for (key, entry) in &loaded.entries {
             by_metric.entry(&key.metric).or_default().push((key, entry));
+            if let Some(node) = &key.subject.node {
+                by_node.entry(node).or_default().entry(&key.metric).or_default().push((key, entry));
+            }
         }
-        let mut evidence = Self { loaded, methodology, by_metric, model: Err(String::new()) };
+        let mut evidence = Self { loaded, methodology, by_metric, by_node, model: Err(String::new()) };
         evidence.model = evidence.find_model();
         evidence
     }
@@ -128,6 +135,10 @@ impl<'a> Evidence<'a> {
 
     fn of(&self, metric: &str) -> &[(&'a Key, &'a Entry)] {
         self.by_metric.get(metric).map_or(&[], Vec::as_slice)
+    }
+
+    fn on(&self, metric: &str, node: &str) -> &[(&'a Key, &'a Entry)] {
+        self.by_node.get(node).and_then(|metrics| metrics.get(metric)).map_or(&[], Vec::as_slice)
     }
 
     /// Every GPU of every node must say its model, else a reference would be a guess.
@@ -170,10 +181,7 @@ impl<'a> Evidence<'a> {
 
     /// How many GPUs a node has.
     fn gpus(&self, node: &str) -> Result<u32, (bool, String)> {
-        for (key, entry) in self.of("gpu_count") {
-            if key.subject.node.as_deref() != Some(node) {
-                continue;
-            }
+        if let Some((key, entry)) = self.on("gpu_count", node).first() {
             return match entry.believed() {
                 Some(value) if value < 1.0 => Err((true, "no GPU".to_owned())),
                 // Range-checked by metrics.tsv.
@@ -236,14 +244,14 @@ impl<'a> Evidence<'a> {
         value: Option<&str>,
     ) -> Vec<(&'a Key, &'a Entry)> {
         let each = measure.each.as_ref().map(|each| each.param.as_str()).zip(value);
-        self.of(&measure.metric)
+        let candidates = match &subject.node {
+            Some(node) => self.on(&measure.metric, node),
+            None => self.of(&measure.metric),
+        };
+        candidates
             .iter()
             .filter(|(key, _)| {
-                let here = match measure.per {
-                    Per::Cluster => true,
-                    Per::Node => key.subject.node == subject.node,
-                    Per::Gpu => key.subject.node == subject.node && key.subject.gpu == subject.gpu,
-                };
+                let here = measure.per != Per::Gpu || key.subject.gpu == subject.gpu;
                 let listed = each.is_none_or(|(param, value)| {
                     key.params.get(param).is_some_and(|found| found.to_string() == value)
                 });
