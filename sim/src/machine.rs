@@ -130,7 +130,7 @@ impl Machine {
     /// Takes ports and PCI domains for a new cluster.
     ///
     /// # Errors
-    /// When there are no free ports or domains left, or the kernel log cannot be read.
+    /// When there are no free ports or domains left.
     pub fn take(&self, dir: &Path, nodes: u32) -> Result<Lease> {
         let leases = self.leases()?;
         let owner = ProcessId::of(std::process::id().cast_signed()).ok_or_else(|| {
@@ -144,9 +144,9 @@ impl Machine {
                 })?;
         let mut taken: HashSet<u32> = leases.iter().flat_map(Lease::domains).collect();
         // A domain that the ring still mentions belonged to a cluster before: its faults would be found again.
-        if Path::new(kmsg::KMSG).exists() {
-            taken.extend(kmsg::ring()?.iter().flat_map(|r| kmsg::domains_in(&r.text).collect::<Vec<_>>()));
-        }
+        // Where the ring cannot be read, no fault line can be found again either.
+        let ring = kmsg::ring().unwrap_or_default();
+        taken.extend(ring.iter().flat_map(|r| kmsg::domains_in(&r.text).collect::<Vec<_>>()));
         taken.extend(real_domains(Path::new("/sys/bus/pci/devices")));
         let first_domain = choose_domains(random()?, nodes, &taken).ok_or_else(|| {
             Error::System(format!("no {nodes} free PCI domains in a row are left between 1000 and fffe"))
@@ -159,12 +159,15 @@ impl Machine {
     }
 
     /// Lets user space write to the kernel log without a rate limit, keeping the value to restore. `Ok(false)` when
-    /// this kernel does not allow it (fixed on its command line, or a container without that file).
+    /// this kernel does not allow it (fixed on its command line, or a container that hides the log).
     ///
     /// # Errors
     /// When the value to restore cannot be kept.
     pub fn open_kernel_log(&self) -> Result<bool> {
         let Ok(now) = fs::read_to_string(&self.printk) else { return Ok(false) };
+        if kmsg::ring().is_err() {
+            return Ok(false);
+        }
         if now.trim() == "on" {
             return Ok(true);
         }

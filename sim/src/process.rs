@@ -1,6 +1,8 @@
 //! Processes: who a pid is, starting daemons, and ending exactly those that belong to a cluster.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -9,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cgroup::ClusterCgroups;
 use crate::error::{Error, IoContext, Result};
-use crate::sys;
+use crate::{product, sys};
 
 /// How long a process gets between SIGTERM and SIGKILL. Slurm 24.11's slurmd may spin after SIGTERM for ever.
 const TERM_GRACE: Duration = Duration::from_secs(3);
@@ -164,6 +166,10 @@ impl Membership<'_> {
         if runs(&["slurmstepd"]) && has_open(pid, self.dir) {
             return true;
         }
+        // Slurm starts the product's programs with an environment of its own making.
+        if runs(&product::PROGRAMS) && is_told_of(pid, self.dir) {
+            return true;
+        }
         let Ok(environment) = fs::read(format!("/proc/{pid}/environ")) else { return false };
         let mut in_job = false;
         let mut of_cluster = false;
@@ -218,6 +224,12 @@ impl Membership<'_> {
             std::thread::sleep(Duration::from_millis(30));
         }
     }
+}
+
+/// Whether an argument of a process names a file below a folder.
+fn is_told_of(pid: i32, folder: &Path) -> bool {
+    let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    arguments.split(|b| *b == 0).any(|a| Path::new(OsStr::from_bytes(a)).starts_with(folder))
 }
 
 /// Whether a process has a file open below a folder.

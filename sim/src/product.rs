@@ -13,8 +13,8 @@ use crate::slurm;
 use crate::state::{Layout, State};
 use crate::sysfs::IbCard;
 
-/// The programs that Slurm is told to run.
-const PROGRAMS: [&str; 4] =
+/// The product's programs that run on nodes.
+pub(crate) const PROGRAMS: [&str; 4] =
     ["clustermax-prolog", "clustermax-epilog", "clustermax-healthcheck", "clustermax-drain"];
 /// The simulated NVML, as cargo names it.
 const NVML: &str = "libnvidia_ml_sim.so";
