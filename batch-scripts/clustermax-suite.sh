@@ -25,6 +25,7 @@ Options:
                    (default: clustermax-results/RUNID in the folder of submission)
   --resume DIR     continue the run in DIR: only stages that are not done run again
   --stages A,B     only these: lifecycle inventory audit collectives gemm train storage
+  --deadline SEC   longest time of any one stage (default: by stage, 60 to 120 s)
   --python FILE    Python with torch (default: CLUSTERMAX_PYTHON, /usr/bin/python3, python3 in PATH)
   --prefix DIR     where ClusterMAX is installed (default: CLUSTERMAX_PREFIX, the folder of the
                    script that was submitted, /usr, /usr/local)
@@ -48,18 +49,18 @@ die() {
 
 all_stages=(lifecycle inventory audit collectives gemm train storage)
 # Seconds a stage may take with the demo profile; it takes a fraction of that.
-declare -A deadline=([lifecycle]=60 [inventory]=60 [audit]=90 [collectives]=120 [gemm]=60 [train]=120 [storage]=120)
+declare -A limits=([lifecycle]=60 [inventory]=60 [audit]=90 [collectives]=120 [gemm]=60 [train]=120 [storage]=120)
 
-profile=demo results='' resume='' stages='' python='' prefix='' config=''
+profile=demo results='' resume='' stages='' deadline='' python='' prefix='' config=''
 while (($#)); do
     case $1 in
         --help | -h) usage; exit 0 ;;
-        --profile | --results | --resume | --stages | --python | --prefix | --config)
+        --profile | --results | --resume | --stages | --deadline | --python | --prefix | --config)
             (($# > 1)) || die 2 "$1 needs a value; see --help"
             printf -v "${1#--}" %s "$2"
             shift 2
             ;;
-        --profile=* | --results=* | --resume=* | --stages=* | --python=* | --prefix=* | --config=*)
+        --profile=* | --results=* | --resume=* | --stages=* | --deadline=* | --python=* | --prefix=* | --config=*)
             name=${1%%=*}
             printf -v "${name#--}" %s "${1#*=}"
             shift
@@ -68,12 +69,18 @@ while (($#)); do
     esac
 done
 [[ $profile == demo ]] || die 2 "there is no profile $profile; give --profile demo"
+if [[ -n $deadline ]]; then
+    [[ $deadline =~ ^[1-9][0-9]{0,4}$ ]] || die 2 "--deadline $deadline: give whole seconds, 1 to 99999"
+    for stage in "${all_stages[@]}"; do
+        limits[$stage]=$deadline
+    done
+fi
 [[ -z $resume || -z $results ]] || die 2 "--resume DIR and --results DIR exclude each other; give one of them"
 selected=("${all_stages[@]}")
 if [[ -n $stages ]]; then
     IFS=, read -ra selected <<<"$stages"
     for stage in "${selected[@]}"; do
-        [[ -n ${deadline[$stage]:-} ]] || die 2 "there is no stage $stage; stages are ${all_stages[*]}"
+        [[ -n ${limits[$stage]:-} ]] || die 2 "there is no stage $stage; stages are ${all_stages[*]}"
     done
 fi
 if [[ -z ${SLURM_JOB_ID:-} ]]; then
@@ -143,11 +150,13 @@ cleanup() { rm -rf -- "$scratch"; }
 trap cleanup EXIT
 
 # Not as a step: the first step of the job is what the stage lifecycle measures.
-device=cpu gpus=0 torch=1
-if answer=$("$python" "$parts/payload/probe.py" --out "$scratch" 2>"$scratch/probe.err"); then
+device=cpu gpus=0 torch=1 missing=''
+if ! command -v "$python" >/dev/null; then
+    torch=0 missing="there is no interpreter $python; choose another with --python"
+elif answer=$("$python" "$parts/payload/probe.py" --out "$scratch" 2>"$scratch/probe.err"); then
     read -r device gpus <<<"${answer##*$'\n'}"
 else
-    torch=0
+    torch=0 missing=$(tail -n1 "$scratch/probe.err")
 fi
 hardware=cpu
 [[ $device == cpu ]] || hardware=gpu
@@ -172,17 +181,21 @@ else
 fi
 # The demo is light on purpose: it runs on nodes that share one machine as well.
 CMX_THREADS=1
-CMX_TORCH_MISSING=$(tail -n1 "$scratch/probe.err" 2>/dev/null)
+CMX_TORCH_MISSING=$missing
 CMX_JOB_START=$(sed -n 's/.* StartTime=\([^ ]*\).*/\1/p' <<<"$job")
 export CMX_NODES CMX_RANKS_PER_NODE CMX_THREADS CMX_TORCH_MISSING CMX_JOB_START
 # These would change what the steps below ask for.
 unset SLURM_NTASKS_PER_NODE SLURM_CPU_BIND SLURM_DISTRIBUTION SLURM_CPUS_PER_TASK SLURM_MPI_TYPE
 
-say "run $run on cluster $cluster: $CMX_NODES nodes ($nodes), $device, results in $results"
-if ((torch)); then
+say "run $run on cluster $cluster: nodes $nodes ($CMX_NODES), $device, results in $results"
+if [[ -z ${SLURM_GPUS_ON_NODE:-} ]] && scontrol -o show node "${nodes%%,*}" 2>/dev/null | grep -q ' Gres=[^ ]*gpu'; then
+    say "these nodes have GPUs and this job was given none: submit it with --gres=gpu:N to measure them"
+fi
+if [[ -s $scratch/probe.json ]]; then
     mkdir -p "$results/raw/inventory" && mv "$scratch/probe.json" "$results/raw/inventory/"
-else
-    say "no torch: ${CMX_TORCH_MISSING:-$python cannot be started}"
+fi
+if ! ((torch)); then
+    say "no torch: $missing"
 fi
 
 todo=()
@@ -192,7 +205,7 @@ for stage in "${selected[@]}"; do
         say "$stage is done, not run again"
     else
         todo+=("$stage")
-        ((left += deadline[$stage]))
+        ((left += limits[$stage]))
     fi
 done
 
@@ -224,7 +237,7 @@ last_words() {
 failed=0 number=0
 for stage in "${todo[@]}"; do
     number=$((number + 1))
-    limit=${deadline[$stage]}
+    limit=${limits[$stage]}
     if ((stopping)); then
         "$clustermax" collect "$stage" "$results" --state deadline --job "$SLURM_JOB_ID" \
             --reason "the job's time was up before the stage could start" >/dev/null
@@ -255,9 +268,14 @@ for stage in "${todo[@]}"; do
         0) state="done" ;;
         3) state=unavailable ;;
         124 | 137 | 143)
-            state=deadline
-            reason="the stage was stopped at its deadline of $limit s"
-            ((stopping)) && reason="the job's time was up"
+            # A task that was killed for another reason (memory) has the same codes before the deadline.
+            if ((stopping)); then
+                state=deadline reason="the job's time was up"
+            elif ((${seconds%.*} >= limit)); then
+                state=deadline reason="the stage was stopped at its deadline of $limit s"
+            else
+                state=failed reason="exit code $code: $(last_words "$CMX_RAW/stage.log")"
+            fi
             end_steps
             failed=1
             ;;

@@ -222,7 +222,6 @@ def main():
     if args.rank == 0:
         common.write_json(path, document)
     dist.barrier()
-    dist.destroy_process_group()
     return 0
 
 

@@ -10,19 +10,19 @@ set -u
 
 # cmx_srun TASKS-PER-NODE COMMAND...: one step on all nodes. --overlap: a stuck step of an earlier stage blocks
 # nobody. --overcommit: an allocation of one CPU a node is enough. One failed task ends the step: the rest would wait
-# in a collective.
+# in a collective. A job of --exclusive owns the GPUs, but a step is given them only when it asks.
 cmx_srun() {
     local per=$1
     shift
     srun --quiet --overlap --overcommit --mpi=none --cpu-bind=none --kill-on-bad-exit=1 --nodes="$CMX_NODES" \
-        --ntasks-per-node="$per" --ntasks=$((CMX_NODES * per)) "$@" </dev/null
+        --ntasks-per-node="$per" --ntasks=$((CMX_NODES * per)) ${SLURM_GPUS_ON_NODE:+--gres=gpu:"$SLURM_GPUS_ON_NODE"} "$@" </dev/null
 }
 
-# cmx_torch PAYLOAD OPTIONS...: one task a rank.
+# cmx_torch PAYLOAD OPTIONS...: one task a rank. All end together: 20 s after the first one the rest is stuck.
 cmx_torch() {
     local payload=$1
     shift
-    cmx_srun "$CMX_RANKS_PER_NODE" "$CMX_PYTHON" "$CMX_PARTS/payload/$payload" --out "$CMX_RAW" \
+    cmx_srun "$CMX_RANKS_PER_NODE" --wait=20 "$CMX_PYTHON" "$CMX_PARTS/payload/$payload" --out "$CMX_RAW" \
         --device "$CMX_DEVICE" --threads "$CMX_THREADS" "$@"
 }
 
@@ -33,5 +33,5 @@ cmx_unavailable() {
 }
 
 cmx_need_torch() {
-    ((CMX_TORCH)) || cmx_unavailable "${CMX_TORCH_MISSING:-$CMX_PYTHON cannot be started; choose another with --python}"
+    ((CMX_TORCH)) || cmx_unavailable "$CMX_TORCH_MISSING"
 }

@@ -19,6 +19,7 @@ mod system;
 
 pub use gpu::simulated;
 use system::Host;
+pub(crate) use system::now;
 
 /// Schema of the document that this release writes and reads.
 pub const SCHEMA: &str = "clustermax-audit/1";
@@ -282,7 +283,7 @@ fn look(host: &Host, scopes: &[Scope], nodes: &[String]) -> Document {
         schema: SCHEMA.to_owned(),
         tool: format!("clustermax {}", env!("CARGO_PKG_VERSION")),
         node: host.node.clone(),
-        started: system::now(),
+        started: now(),
         seconds: 0.0,
         items: Vec::new(),
         mounts: BTreeMap::new(),

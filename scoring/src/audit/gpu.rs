@@ -298,13 +298,15 @@ pub fn audit(host: &Host) -> Vec<Item> {
     items.push(if rdma || has_nvidia {
         let bridges = names(&host.sysfs.join("bus/pci/devices"))
             .iter()
-            .filter(|device| host.sys(&format!("bus/pci/devices/{device}/class")).is_some_and(|c| c.starts_with("0x0604")))
+            .filter(|device| {
+                host.sys(&format!("bus/pci/devices/{device}/class")).is_some_and(|c| c.starts_with("0x0604"))
+            })
             .count();
-        Item::unavailable(
-            s,
-            "pcie_acs_enabled",
-            format!("the ACS registers of {bridges} bridges are readable for root only: sudo lspci -vvv | grep ACSCtl"),
-        )
+        let why = match bridges {
+            0 => "no PCI bridge is visible on this node".to_owned(),
+            _ => format!("the ACS registers of {bridges} bridges are readable for root only"),
+        };
+        Item::unavailable(s, "pcie_acs_enabled", why).by("sudo lspci -vvv | grep ACSCtl")
     } else {
         Item::not_applicable(s, "pcie_acs_enabled", "no_rdma: no RDMA device and no GPU is visible")
     });

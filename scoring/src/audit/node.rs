@@ -639,7 +639,7 @@ fn scrape(port: u16) -> Result<String, String> {
 
 /// Families of passive checks and the check ids that belong to them.
 const FAMILIES: [(&str, &[&str]); 7] = [
-    ("gpu_lost", &["gpu.count", "gpu.lost"]),
+    ("gpu_lost", &["gpu.count", "gpu.lost", "gpu.bus"]),
     ("pcie", &["pcie.", "gpu.pcie"]),
     ("thermal", &["gpu.temp", "gpu.thermal"]),
     ("ecc", &["gpu.ecc", "gpu.remap", "gpu.rowremap"]),
@@ -658,12 +658,16 @@ fn health(host: &Host) -> Vec<Item> {
             "{} is not there: none of our health checks runs here, others are not recognised",
             file.display()
         );
-        return vec![
+        let mut items = vec![
             Item::unavailable(s, "health_verdict", why.clone())
                 .by(&command)
                 .mend("install clustermax-healthcheck"),
-            Item::unavailable(s, "health_last_run_age", why).unit("s").by(&command),
+            Item::unavailable(s, "health_last_run_age", why.clone()).unit("s").by(&command),
         ];
+        items.extend(FAMILIES.iter().map(|(family, _)| {
+            Item::unavailable(s, "health_check_family", why.clone()).param("family", *family)
+        }));
+        return items;
     };
     let verdict: serde_json::Value = match serde_json::from_str(&document) {
         Ok(value) => value,
@@ -698,37 +702,31 @@ fn health(host: &Host) -> Vec<Item> {
     });
     let last = items.pop().map(|item| item.unit("s"));
     items.extend(last);
-    items.extend(families(host, &verdict));
+    items.extend(families(host));
     items
 }
 
-/// The published verdict may leave out checks that passed, so the program itself is asked which ones it has.
-fn families(host: &Host, verdict: &serde_json::Value) -> Vec<Item> {
+/// A fresh verdict proves that the checks run; which ones are switched on, the program says (the published verdict
+/// leaves out checks that passed).
+fn families(host: &Host) -> Vec<Item> {
     let s = "audit";
-    let mut ids: Vec<String> = verdict["checks"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter(|check| check["status"].as_str() != Some("unsupported"))
-        .filter_map(|check| check["check"].as_str().map(str::to_owned))
-        .collect();
     let config = host.config.display().to_string();
-    let mut source = "the published verdict".to_owned();
-    if ids.is_empty()
-        && let Some(program) = Host::program("clustermax-healthcheck")
-        && let Ok(ran) = system::run(&program, &["--config", &config, "list"])
-        && ran.ok()
-    {
-        source = "clustermax-healthcheck list".to_owned();
-        ids = ran.out.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect();
-    }
-    if ids.is_empty() {
-        let why = "neither the verdict nor `clustermax-healthcheck list` says which checks run";
-        return FAMILIES
-            .iter()
-            .map(|(family, _)| Item::unavailable(s, "health_check_family", why).param("family", *family))
-            .collect();
-    }
+    let listed = Host::program("clustermax-healthcheck")
+        .ok_or_else(|| "clustermax-healthcheck is not installed".to_owned())
+        .and_then(|program| system::run(&program, &["list", "--config", &config, "--node", &host.node]))
+        .and_then(|ran| if ran.ok() { Ok(ran.out) } else { Err(ran.complaint()) });
+    let ids = match listed {
+        Ok(table) => checks_on(&table),
+        Err(why) => {
+            let why = format!("which checks run cannot be told: {why}");
+            return FAMILIES
+                .iter()
+                .map(|(family, _)| {
+                    Item::unavailable(s, "health_check_family", why.clone()).param("family", *family)
+                })
+                .collect();
+        }
+    };
     FAMILIES
         .iter()
         .map(|(family, prefixes)| {
@@ -737,11 +735,115 @@ fn families(host: &Host, verdict: &serde_json::Value) -> Vec<Item> {
                 .map(String::as_str)
                 .filter(|id| prefixes.iter().any(|prefix| id.starts_with(prefix)))
                 .collect();
-            let seen = if mine.is_empty() { format!("no check of it in {source}") } else { mine.join(" ") };
+            let seen = if mine.is_empty() { "no check of it is on".to_owned() } else { mine.join(" ") };
             Item::flag(s, "health_check_family", !mine.is_empty(), true, Verdict::Warn, seen)
                 .param("family", *family)
                 .by("clustermax-healthcheck list")
                 .mend("turn the family's checks on in clustermax.toml")
         })
         .collect()
+}
+
+/// Ids in the table of `clustermax-healthcheck list` that are not switched off and run in the periodic pass.
+fn checks_on(table: &str) -> Vec<String> {
+    table
+        .lines()
+        .skip(1)
+        .filter_map(|line| {
+            let mut words = line.split_whitespace();
+            let (id, state, modes) = (words.next()?, words.next()?, words.next()?);
+            (state != "off" && modes.split(',').any(|mode| mode == "periodic")).then(|| id.to_owned())
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A node whose sysfs, procfs, dev and run folder are below one temporary folder.
+    fn host(dir: &Path, files: &[(&str, &str)]) -> Host {
+        for (name, content) in files {
+            let path = dir.join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, format!("{content}\n")).unwrap();
+        }
+        let config = dir.join("c.toml");
+        let paths: Vec<String> = ["sysfs", "procfs", "dev", "run_dir"]
+            .iter()
+            .map(|key| format!("{key} = \"{}/{key}\"\n", dir.display()))
+            .collect();
+        std::fs::write(&config, format!("[paths]\n{}", paths.concat())).unwrap();
+        Host::open(Some(&config), Some("n1")).unwrap()
+    }
+
+    #[test]
+    fn partition_keys_are_judged_by_membership() {
+        let port = "sysfs/class/infiniband/mlx5_0/ports/1";
+        for (keys, want) in [
+            (["0x7fff", "0x8001"], Some(1.0)),
+            (["0xffff", "0x8001"], Some(0.0)),
+            (["0x7fff", "0x0000"], Some(0.0)),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let host = host(
+                dir.path(),
+                &[
+                    (&format!("{port}/state"), "4: ACTIVE"),
+                    (&format!("{port}/link_layer"), "InfiniBand"),
+                    (&format!("{port}/pkeys/0"), keys[0]),
+                    (&format!("{port}/pkeys/1"), keys[1]),
+                ],
+            );
+            assert_eq!(partition_keys(&host).value, want, "{keys:?}");
+            assert_eq!(fabric(&host).params["link"].to_string(), "InfiniBand");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let item = partition_keys(&host(dir.path(), &[]));
+        assert!(item.value.is_none() && item.observed.starts_with("no_infiniband: "), "{item:?}");
+    }
+
+    #[test]
+    fn kernel_file_systems_are_no_storage() {
+        let dir = tempfile::tempdir().unwrap();
+        let table = "proc /proc proc rw 0 0\n/dev/vda1 / ext4 rw 0 0\nsrv:/data /my\\040data nfs4 rw 0 0\ntmpfs /run tmpfs rw 0 0";
+        let host = host(dir.path(), &[("procfs/self/mounts", table)]);
+        let found = mounts(&host);
+        assert_eq!(found.keys().collect::<Vec<_>>(), ["/", "/my data"]);
+        let items = file_systems(&host);
+        assert_eq!((items[0].metric.as_str(), items[0].value), ("mount_parallel_fs", Some(1.0)));
+    }
+
+    #[test]
+    fn an_unused_nvme_disk_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = host(
+            dir.path(),
+            &[
+                ("procfs/self/mounts", "/dev/nvme0n1p1 /scratch xfs rw 0 0"),
+                ("sysfs/block/nvme0n1/nvme0n1p1/size", "1"),
+                ("sysfs/block/nvme1n1/size", "1"),
+                ("sysfs/block/nvme2n1/holders/md0/x", "1"),
+            ],
+        );
+        let item = nvme(&host, &mounts(&host));
+        assert_eq!(item.value, Some(1.0), "{item:?}");
+        assert!(item.observed.starts_with("nvme1n1 "), "{item:?}");
+    }
+
+    #[test]
+    fn only_checks_that_are_on_and_periodic_count() {
+        let table = "CHECK STATE MODES ACTION\ngpu.xid on prolog,periodic x\ngpu.temp off periodic x\nib.state on prolog x\n";
+        assert_eq!(checks_on(table), ["gpu.xid"]);
+    }
+
+    #[test]
+    fn a_half_written_verdict_is_unknown_and_none_is_unavailable() {
+        use crate::record::State;
+        let dir = tempfile::tempdir().unwrap();
+        let states = |items: &[Item]| items.iter().map(|item| item.state).collect::<Vec<_>>();
+        assert!(states(&health(&host(dir.path(), &[]))).iter().all(|state| *state == State::Unavailable));
+        let cut = host(dir.path(), &[("run_dir/verdict.json", "{\"status\":\"pa")]);
+        assert!(states(&health(&cut)).iter().all(|state| *state == State::Unknown));
+    }
 }

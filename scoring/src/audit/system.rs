@@ -141,9 +141,10 @@ fn host_name() -> String {
     name.split('.').next().unwrap_or_default().to_owned()
 }
 
-/// UTC, RFC 3339, whole seconds.
+/// UTC, RFC 3339, whole seconds that have passed.
 pub fn now() -> String {
-    jiff::Timestamp::now().round(jiff::Unit::Second).unwrap_or_else(|_| jiff::Timestamp::now()).to_string()
+    let now = jiff::Timestamp::now();
+    jiff::Timestamp::from_second(now.as_second()).unwrap_or(now).to_string()
 }
 
 /// A file's text without the white space around it; none when it cannot be read.

@@ -235,7 +235,7 @@ fn init(args: &Args) -> Result<u8, Failure> {
         profile: args.profile.clone(),
         job: args.job.clone(),
         nodes: args.nodes.clone(),
-        started: args.started.clone().unwrap_or_else(now),
+        started: args.started.clone().unwrap_or_else(audit::now),
         simulated,
         hardware: match args.hardware {
             HardwareArg::Cpu => Hardware::Cpu,
@@ -347,10 +347,6 @@ fn write(path: &Path, value: &impl Serialize) -> Result<(), Failure> {
     run::write_atomic(path, text.as_bytes()).map_err(|error| {
         Failure::input(format!("cannot write {}: {error}; make the folder writable", path.display()))
     })
-}
-
-fn now() -> String {
-    jiff::Timestamp::now().round(jiff::Unit::Second).unwrap_or_else(|_| jiff::Timestamp::now()).to_string()
 }
 
 /// One raw file with what a record says about it.

@@ -118,20 +118,19 @@ fn from_torch(raw: &Raw, file: &RawFile, document: &Collectives, records: &mut V
     .map(|(key, value)| (key.to_owned(), value))
     .into();
     let tool = document.head.tool();
-    let finish = |draft: Draft, api: &str| {
+    let finish = |draft: Draft, collective: &str| {
         draft
             .params(&common)
-            .param("collective", collective_of(api))
-            .param("api", api)
+            .param("collective", collective)
             .tool(&tool)
             .started(&document.head.started)
             .done()
     };
+    // Wrong elements by collective: the sum over all sizes and all calls that do it.
     let mut wrong: BTreeMap<&str, (i64, usize)> = BTreeMap::new();
     for (index, row) in document.rows.iter().enumerate() {
         let evidence = || file.at(format!("/rows/{index}"));
-        let entry = wrong.entry(&row.api).or_insert((0, index));
-        entry.0 += row.wrong;
+        wrong.entry(&row.collective).or_insert((0, index)).0 += row.wrong;
         // The document's own arithmetic is checked: a value that does not follow from its parts is no measurement.
         let algbw = row.size as f64 / row.seconds / 1e9;
         let busbw = factor(&row.collective, document.head.ranks as f64).map(|factor| algbw * factor);
@@ -162,37 +161,33 @@ fn from_torch(raw: &Raw, file: &RawFile, document: &Collectives, records: &mut V
             } else {
                 raw.measured(metric, unit, value, evidence())
             };
-            records.push(finish(draft.param("size", row.size), &row.api));
+            records
+                .push(finish(draft.param("size", row.size).param("api", row.api.as_str()), &row.collective));
         }
     }
-    for (api, (count, index)) in &wrong {
+    for (collective, (count, index)) in &wrong {
         let draft = raw.measured("wrong_values", "", *count as f64, file.at(format!("/rows/{index}/wrong")));
-        records.push(finish(draft, api));
+        records.push(finish(draft, collective));
     }
     for missing in &document.missing {
-        for (metric, unit) in [("busbw", "GB/s"), ("wrong_values", "")] {
+        let mut absent = vec![("busbw", "GB/s", true)];
+        if !wrong.contains_key(missing.collective.as_str()) {
+            absent.push(("wrong_values", "", false));
+        }
+        for (metric, unit, by_api) in absent {
             let mut draft = raw.missing(metric, unit, missing.state, missing.detail.clone());
             draft.0.evidence = Some(file.evidence.clone());
-            records.push(finish(draft, &missing.api).with_collective(&missing.collective));
+            let draft = if by_api { draft.param("api", missing.api.as_str()) } else { draft };
+            records.push(finish(draft, &missing.collective));
         }
     }
     if !document.head.complete {
+        let rows = document.rows.iter().map(|row| row.api.as_str());
         let reached: BTreeSet<&str> =
-            wrong.keys().copied().chain(document.missing.iter().map(|m| m.api.as_str())).collect();
+            rows.chain(document.missing.iter().map(|missing| missing.api.as_str())).collect();
         for api in document.planned.iter().filter(|api| !reached.contains(api.as_str())) {
-            records.push(finish(raw.absent("busbw", "GB/s"), api));
+            records.push(finish(raw.absent("busbw", "GB/s").param("api", api.as_str()), collective_of(api)));
         }
-    }
-}
-
-trait WithCollective {
-    fn with_collective(self, name: &str) -> Self;
-}
-
-impl WithCollective for Record {
-    fn with_collective(mut self, name: &str) -> Self {
-        self.params.insert("collective".to_owned(), name.into());
-        self
     }
 }
 
