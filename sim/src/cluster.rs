@@ -112,16 +112,15 @@ impl Cluster {
         }
         let dir = &self.layout.dir;
         fs::create_dir_all(dir).context("create", dir)?;
-        let _lock = FolderLock::take(dir)?.ok_or_else(|| Error::Busy(dir.clone()))?;
+        let lock = FolderLock::take(dir)?.ok_or_else(|| Error::Busy(dir.clone()))?;
         if let Some(old) = State::load(&self.layout)? {
             if old.phase == Phase::Up && old.daemons_of_this_boot()?.iter().any(|d| d.alive()) {
                 return Err(Error::AlreadyUp(dir.clone()));
             }
             say("cleaning away what an earlier cluster left behind");
             self.remove(&old)?;
-            fs::create_dir_all(dir).context("create", dir)?;
-            // The folder is a new one: the lock on it must be, too.
-            drop(_lock);
+            // The lock went with the folder.
+            drop(lock);
             return self.up(options, say);
         }
         if fs::read_dir(dir).context("read", dir)?.next().is_some() {

@@ -3,6 +3,7 @@
 //! Exit codes: 0 done; 1 `status` found a daemon that does not run; 2 bad command line, no cluster, a cluster that is
 //! up already or a folder that is not ours; 3 a part of the system is missing or does not answer; 130 interrupted.
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -19,6 +20,16 @@ struct Cli {
     /// /var/lib/clustermax-sim/default].
     #[arg(long, global = true)]
     dir: Option<PathBuf>,
+}
+
+/// Prints a line; a reader that went away (`status | head`) is no failure of the command.
+macro_rules! out {
+    ($($text:tt)*) => {{ let _ = writeln!(std::io::stdout(), $($text)*); }};
+}
+
+/// Prints a line to standard error, likewise.
+macro_rules! err {
+    ($($text:tt)*) => {{ let _ = writeln!(std::io::stderr(), $($text)*); }};
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -119,7 +130,7 @@ fn main() -> ExitCode {
     match run(Cli::parse()) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("clustermax-sim: {error}");
+            err!("clustermax-sim: {error}");
             ExitCode::from(error.exit_code())
         }
     }
@@ -161,10 +172,10 @@ fn run(cli: Cli) -> Result<ExitCode> {
                 wait,
             };
             sys::catch_signals();
-            let state = cluster.up(options, &mut |text| eprintln!("clustermax-sim: {text}"))?;
+            let state = cluster.up(options, &mut |text| err!("clustermax-sim: {text}"))?;
             let dir = cluster.dir().display();
-            println!("{dir}");
-            eprintln!(
+            out!("{dir}");
+            err!(
                 "clustermax-sim: {} nodes are idle; try: clustermax-sim --dir {dir} exec -- sinfo; end it with: \
                  clustermax-sim --dir {dir} down",
                 state.options.nodes
@@ -174,13 +185,13 @@ fn run(cli: Cli) -> Result<ExitCode> {
             // Ending half a cluster helps nobody; it takes seconds at most.
             sys::catch_signals();
             let ended = cluster.down()?;
-            println!("{} is down: {ended} processes ended, nothing is left", cluster.dir().display());
+            out!("{} is down: {ended} processes ended, nothing is left", cluster.dir().display());
         }
         Action::Status { json } => {
             let status = cluster.status()?;
             if json {
                 let text = serde_json::to_string_pretty(&status).map_err(|e| Error::System(e.to_string()))?;
-                println!("{text}");
+                out!("{text}");
             } else {
                 print_status(&status);
             }
@@ -191,26 +202,26 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Action::Inject { fault, node, gpu, list } => {
             let (Some(fault), Some(node), false) = (fault, node, list) else {
                 for (name, argument, text) in sim::fault::FAULTS {
-                    println!("{:<28} {text}", format!("{name}{argument}"));
+                    out!("{:<28} {text}", format!("{name}{argument}"));
                 }
                 return Ok(ExitCode::SUCCESS);
             };
             let injected = cluster.inject(&fault, &node, gpu)?;
-            println!("{fault} on node {node}, GPU {gpu}");
+            out!("{fault} on node {node}, GPU {gpu}");
             if let Some(line) = injected.line {
-                println!("read back from {line}");
+                out!("read back from {line}");
             }
         }
         Action::Clear { node } => {
-            println!("healthy again: {}", cluster.clear(node.as_deref())?.join(", "));
+            out!("healthy again: {}", cluster.clear(node.as_deref())?.join(", "));
         }
         Action::Stop { daemon } => {
             cluster.stop(&daemon)?;
-            println!("{daemon} was killed");
+            out!("{daemon} was killed");
         }
         Action::Start { daemon } => {
             cluster.start_daemon(&daemon)?;
-            println!("{daemon} runs");
+            out!("{daemon} runs");
         }
         Action::Exec { user, command } => return Err(cluster.exec(&command, user.as_deref())),
     }
@@ -239,7 +250,7 @@ fn prefix_folder(given: Option<PathBuf>) -> Result<PathBuf> {
 }
 
 fn print_status(status: &Status) {
-    println!(
+    out!(
         "{} in {}: {}, {}, {}",
         status.cluster,
         status.dir.display(),
@@ -247,18 +258,15 @@ fn print_status(status: &Status) {
         if status.cgroups { "cgroup v1" } else { "no cgroups" },
         if status.kernel_log { "kernel log writable" } else { "kernel log not writable" }
     );
-    println!("SLURM_CONF={}", status.slurm_conf.display());
-    println!("config    ={}", status.config.display());
+    out!("SLURM_CONF={}", status.slurm_conf.display());
+    out!("config    ={}", status.config.display());
     if let Some(error) = &status.slurm_error {
-        println!("slurmctld does not answer: {error}");
+        out!("slurmctld does not answer: {error}");
     }
-    println!(
-        "{:<6} {:<10} {:<6} {:<6} {:<8} {:<28} REASON",
-        "NODE", "STATE", "PCI", "PORT", "SLURMD", "FAULTS"
-    );
+    out!("{:<6} {:<10} {:<6} {:<6} {:<8} {:<28} REASON", "NODE", "STATE", "PCI", "PORT", "SLURMD", "FAULTS");
     for node in &status.nodes {
         let faults: Vec<String> = node.faults.iter().map(|f| format!("{}@g{}", f.fault, f.gpu)).collect();
-        println!(
+        out!(
             "{:<6} {:<10} {:<6} {:<6} {:<8} {:<28} {}",
             node.name,
             format!("{}{}", node.state, if node.responding { "" } else { "*" }),
@@ -274,6 +282,6 @@ fn print_status(status: &Status) {
     }
     let dead = status.dead();
     if !dead.is_empty() {
-        println!("not running: {}", dead.join(", "));
+        out!("not running: {}", dead.join(", "));
     }
 }

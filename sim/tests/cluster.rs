@@ -280,6 +280,10 @@ fn down_ends_jobs_that_try_to_stay() {
 fn a_live_cluster_and_a_foreign_folder_are_refused() {
     let Some(dir) = Dir::new("refused") else { return };
     assert_eq!(dir.fails(&["down"]).0, 2);
+    let (code, complaint) = dir.fails(&["up", "--prefix", dir.parent.path().to_str().unwrap()]);
+    assert_eq!(code, 2);
+    assert!(complaint.contains("lacks clustermax-prolog") && complaint.contains("--plain"), "{complaint}");
+    assert!(!dir.path.exists(), "a refused up leaves no folder");
     dir.up();
     let before = dir.state();
     let (code, complaint) = dir.fails(&["up", "--plain"]);
