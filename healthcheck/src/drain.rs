@@ -36,6 +36,23 @@ pub enum DrainOutcome {
 }
 
 impl DrainOutcome {
+    /// The word used in files.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            DrainOutcome::Written => "written",
+            DrainOutcome::Already => "already",
+            DrainOutcome::Foreign => "foreign",
+            DrainOutcome::Protected => "protected",
+            DrainOutcome::Brake => "brake",
+            DrainOutcome::Spooled => "spooled",
+            DrainOutcome::Unreadable => "unreadable",
+            DrainOutcome::Observe => "observe",
+            DrainOutcome::WrongRelease => "wrong_release",
+            DrainOutcome::Failed => "failed",
+        }
+    }
+
     /// The node is out of service, or will be: Slurm may be told to requeue the job.
     #[must_use]
     pub fn is_drained(self) -> bool {
@@ -62,10 +79,13 @@ pub struct Answer {
     pub detail: String,
 }
 
-/// Drains this node with `reason` and tells `jobs`.
+/// Drains this node with `reason` and tells `jobs`. `confirm` waits for the brake's second look.
 #[must_use]
-pub fn drain(config: &Config, reason: &str, jobs: &[String], limit: Duration) -> Answer {
+pub fn drain(config: &Config, reason: &str, jobs: &[String], confirm: bool, limit: Duration) -> Answer {
     let mut args = vec!["drain", "--node", &config.node, "--reason", reason];
+    if confirm {
+        args.push("--confirm");
+    }
     for job in jobs {
         args.extend(["--job", job]);
     }
@@ -138,6 +158,7 @@ mod tests {
             [Written, Already, Foreign, Protected, Brake, Spooled, Unreadable, Observe, WrongRelease, Failed]
         {
             assert_eq!(o.is_drained(), drained.contains(&o), "{o:?}");
+            assert_eq!(serde_json::to_string(&o).unwrap(), format!("\"{}\"", o.word()));
         }
         assert!(!Brake.settles() && !Unreadable.settles() && !Failed.settles());
     }

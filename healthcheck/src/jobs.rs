@@ -73,6 +73,9 @@ pub struct JobEvent {
     pub drain: bool,
     /// One phrase.
     pub text: String,
+    /// The kernel-log event it rests on, if any: the same code can come again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event: Option<String>,
 }
 
 /// True for a plain job id: digits, and `_` or `+` for arrays and heterogeneous jobs.
@@ -177,7 +180,9 @@ pub fn finish(run_dir: &Path, state_dir: &Path, job: &Job) -> Result<(), String>
 impl Job {
     /// Adds an event unless the same is there already; true when it is new.
     pub fn add(&mut self, event: JobEvent) -> bool {
-        let known = self.events.iter().any(|e| e.token == event.token && e.device == event.device);
+        let same =
+            |e: &JobEvent| e.token == event.token && e.device == event.device && e.event == event.event;
+        let known = self.events.iter().any(same);
         let room = self.events.len() < MAX_EVENTS;
         if !known && room {
             self.events.push(event);

@@ -22,6 +22,8 @@ const VERDICT_FILE_MAX: usize = 4096;
 const KERNEL_LOG_LIMIT: Duration = Duration::from_millis(1500);
 /// Time a child of `clustermax-drain` may take beyond its own deadline before it is stopped.
 const DRAIN_SLACK: Duration = Duration::from_millis(400);
+/// Longest time `clustermax-drain --confirm` waits for the brake's second look.
+const CONFIRM: Duration = Duration::from_millis(2500);
 /// Longest evidence in the verdict file, in characters.
 const EVIDENCE_MAX: usize = 160;
 
@@ -78,6 +80,7 @@ pub fn run(config: &Config, mode: Mode, own_job: Option<&str>) -> Report {
             .unwrap_or_default(),
         drain: outcome.findings.iter().any(Finding::drains),
         reason: Verdict::worst(&outcome.findings).map(Finding::reason),
+        drain_outcome: None,
         findings: outcome.findings,
         checks: outcome.checks,
         left_out: 0,
@@ -91,9 +94,15 @@ pub fn run(config: &Config, mode: Mode, own_job: Option<&str>) -> Report {
     drop(state);
     let news = tell_job_files(config, &mut jobs, &verdict);
     verdict.seconds = begun.elapsed().as_secs_f64();
-    // Published before Slurm is asked: a dead controller must not keep the news from the plugin.
+    // Published before Slurm is asked, since a dead controller must not keep the news from anybody, and again
+    // with the answer: the plugin refuses no step on a node that stays in service.
+    verdict.drain_outcome = verdict.reason.as_ref().map(|_| "pending".into());
     publish(config, &mut verdict);
-    let drain = answer(config, &verdict, &jobs, own_job, until);
+    let drain = answer(config, &verdict, mode, &jobs, own_job, until);
+    if let Some(answer) = &drain {
+        verdict.drain_outcome = Some(answer.outcome.word().into());
+        publish(config, &mut verdict);
+    }
     notify(config, &news, until);
     if mode == Mode::Periodic {
         deliver(config, until);
@@ -259,6 +268,7 @@ fn tell_job_files(config: &Config, jobs: &mut [Job], verdict: &Verdict) -> Vec<(
                 action: f.action,
                 drain: f.drains(),
                 text: f.text.clone(),
+                event: f.event.clone(),
             };
             // A drain tells the jobs it concerns by itself.
             if job.add(event) && !f.drains() {
@@ -325,6 +335,7 @@ fn compact(verdict: &Verdict) -> String {
 fn answer(
     config: &Config,
     verdict: &Verdict,
+    mode: Mode,
     jobs: &[Job],
     own_job: Option<&str>,
     until: Instant,
@@ -342,7 +353,12 @@ fn answer(
                     told.push(job.job.clone());
                 }
             }
-            drain::drain(config, reason, &told, left(until, config.deadlines.drain() + DRAIN_SLACK))
+            // A prolog that says no and whose drain the brake then takes back would be retried by Slurm and end in
+            // "Prolog error": it waits for the brake's second look, when there is time.
+            let brief = config.deadlines.drain() + DRAIN_SLACK;
+            let patient = brief + CONFIRM;
+            let confirm = matches!(mode, Mode::Prolog | Mode::Epilog) && left(until, patient) == patient;
+            drain::drain(config, reason, &told, confirm, left(until, if confirm { patient } else { brief }))
         }
     };
     tracing::warn!("{}: {reason}: {:?} {}", verdict.node, answer.outcome, answer.detail);
@@ -429,6 +445,7 @@ mod tests {
             action: Action::Reboot,
             drain: true,
             reason: None,
+            drain_outcome: None,
             findings,
             checks: Vec::new(),
             left_out: 0,

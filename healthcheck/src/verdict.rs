@@ -278,6 +278,9 @@ pub struct Verdict {
     pub drain: bool,
     /// Reason of the worst draining finding.
     pub reason: Option<String>,
+    /// What became of the drain: `pending`, then an outcome of `clustermax-drain`; none when none was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain_outcome: Option<String>,
     /// Findings that are neither pass nor unsupported.
     pub findings: Vec<Finding>,
     /// One line a check.

@@ -116,12 +116,14 @@ pub fn main(mode: Mode) -> ExitCode {
 }
 
 fn prolog(config: &Config, env: &JobEnv) -> u8 {
-    // Before the pass, so that an event it finds is already the job's.
-    let job = record(config, env);
-    if let Err(why) = jobs::save(&config.paths.run_dir, &job) {
+    let code = finish(config, env, &pass::run(config, Mode::Prolog, Some(&env.job)));
+    // After the pass: what it read in the kernel log happened before this job.
+    if code == 0
+        && let Err(why) = jobs::save(&config.paths.run_dir, &record(config, env))
+    {
         tracing::warn!("{why}");
     }
-    finish(config, env, &pass::run(config, Mode::Prolog, Some(&env.job)))
+    code
 }
 
 fn epilog(config: &Config, env: &JobEnv) -> u8 {
@@ -136,7 +138,7 @@ fn epilog(config: &Config, env: &JobEnv) -> u8 {
 }
 
 fn finish(config: &Config, env: &JobEnv, report: &Report) -> u8 {
-    let gpus = match jobs::load(&config.paths.run_dir, &env.job) {
+    let gpus: Vec<u32> = match jobs::load(&config.paths.run_dir, &env.job) {
         // What the prolog recorded counts: an epilog may be given less.
         Some(job) if env.gpus.is_empty() => job.gpus.iter().map(|g| g.index).collect(),
         _ => env.gpus.clone(),
