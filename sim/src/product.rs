@@ -13,6 +13,9 @@ use crate::slurm;
 use crate::state::{Layout, State};
 use crate::sysfs::IbCard;
 
+/// The product's HealthCheckProgram; only its two paths differ on a simulated cluster.
+const HEALTH_CHECK_PROGRAM: &str = include_str!("../../prolog-epilog/healthcheckprogram");
+
 /// The product's programs that run on nodes.
 pub(crate) const PROGRAMS: [&str; 4] =
     ["clustermax-prolog", "clustermax-epilog", "clustermax-healthcheck", "clustermax-drain"];
@@ -91,19 +94,20 @@ impl Product {
             // Slurm would load a plugstack.conf beside slurm.conf without being told to.
             return Ok(());
         }
-        for (name, program, arguments) in [
-            ("prolog", "clustermax-prolog", ""),
-            ("epilog", "clustermax-epilog", ""),
-            ("healthcheckprogram", "clustermax-healthcheck", " run --mode periodic"),
-        ] {
+        let config = layout.clustermax_toml();
+        for (name, program) in [("prolog", "clustermax-prolog"), ("epilog", "clustermax-epilog")] {
             let script = format!(
-                "#!/bin/sh\n# Written by clustermax-sim: Slurm passes no arguments.\nexec '{}/{program}'{arguments} \
-                 --config '{}'\n",
+                "#!/bin/sh\n# Written by clustermax-sim: Slurm passes no arguments.\nexec '{}/{program}' --config '{}'\n",
                 self.prefix.display(),
-                layout.clustermax_toml().display()
+                config.display()
             );
             files::write_atomic(&etc.join(name), script.as_bytes(), 0o755)?;
         }
+        let program = format!("PROGRAM='{}/clustermax-healthcheck'", self.prefix.display());
+        let script = HEALTH_CHECK_PROGRAM
+            .replace("PROGRAM=/usr/libexec/clustermax/clustermax-healthcheck", &program)
+            .replace("CONFIG=/etc/clustermax/clustermax.toml", &format!("CONFIG='{}'", config.display()));
+        files::write_atomic(&etc.join("healthcheckprogram"), script.as_bytes(), 0o755)?;
         let plugstack = if self.plugin.is_some() {
             format!(
                 "optional {}/{} run_dir={}/run\n",
