@@ -185,7 +185,8 @@ CMX_TORCH_MISSING=$missing
 CMX_JOB_START=$(sed -n 's/.* StartTime=\([^ ]*\).*/\1/p' <<<"$job")
 export CMX_NODES CMX_RANKS_PER_NODE CMX_THREADS CMX_TORCH_MISSING CMX_JOB_START
 # These would change what the steps below ask for.
-unset SLURM_NTASKS_PER_NODE SLURM_CPU_BIND SLURM_DISTRIBUTION SLURM_CPUS_PER_TASK SLURM_MPI_TYPE
+unset SLURM_NTASKS_PER_NODE SLURM_CPU_BIND SLURM_DISTRIBUTION SLURM_CPUS_PER_TASK SLURM_MPI_TYPE SLURM_GPU_BIND SLURM_GPUS \
+    SLURM_GPUS_PER_TASK SLURM_GPUS_PER_SOCKET SLURM_NTASKS_PER_GPU SLURM_NTASKS_PER_SOCKET SLURM_NTASKS_PER_CORE
 
 say "run $run on cluster $cluster: nodes $nodes ($CMX_NODES), $device, results in $results"
 if [[ -z ${SLURM_GPUS_ON_NODE:-} ]] && scontrol -o show node "${nodes%%,*}" 2>/dev/null | grep -q ' Gres=[^ ]*gpu'; then

@@ -5,7 +5,6 @@ algbw = S/t, busbw = algbw * factor(n), GB = 1e9 bytes. The time is the slowest 
 iterations. Values are small integers in fp32, so a right result is exact and wrong elements are counted.
 """
 
-import os
 import time
 
 import common
@@ -55,14 +54,26 @@ class Sweep:
                 return None
             x = self.empty(elements)
             if api == "all_reduce":
-                return (elements * 4, lambda: x.copy_(self.pattern(elements, rank)), lambda: d.all_reduce(x),
-                        lambda: int((x != self.summed(elements)).sum()))
+                return (
+                    elements * 4,
+                    lambda: x.copy_(self.pattern(elements, rank)),
+                    lambda: d.all_reduce(x),
+                    lambda: int((x != self.summed(elements)).sum()),
+                )
             if api == "broadcast":
-                return (elements * 4, lambda: x.copy_(self.pattern(elements, rank)), lambda: d.broadcast(x, 0),
-                        lambda: int((x != self.pattern(elements, 0)).sum()))
+                return (
+                    elements * 4,
+                    lambda: x.copy_(self.pattern(elements, rank)),
+                    lambda: d.broadcast(x, 0),
+                    lambda: int((x != self.pattern(elements, 0)).sum()),
+                )
             if api == "reduce":
-                return (elements * 4, lambda: x.copy_(self.pattern(elements, rank)), lambda: d.reduce(x, 0),
-                        lambda: int((x != self.summed(elements)).sum()) if rank == 0 else 0)
+                return (
+                    elements * 4,
+                    lambda: x.copy_(self.pattern(elements, rank)),
+                    lambda: d.reduce(x, 0),
+                    lambda: int((x != self.summed(elements)).sum()) if rank == 0 else 0,
+                )
             # sendrecv as nccl-tests does it: to the next rank, from the one before.
             y = self.empty(elements)
             after, before = (rank + 1) % n, (rank - 1) % n
@@ -73,12 +84,18 @@ class Sweep:
                 pending.wait()
 
             if self.device != "cpu":
+
                 def ring():
                     ops = [d.P2POp(d.isend, x, after), d.P2POp(d.irecv, y, before)]
                     for work in d.batch_isend_irecv(ops):
                         work.wait()
-            return (elements * 4, lambda: x.copy_(self.pattern(elements, rank)), ring,
-                    lambda: int((y != self.pattern(elements, before)).sum()))
+
+            return (
+                elements * 4,
+                lambda: x.copy_(self.pattern(elements, rank)),
+                ring,
+                lambda: int((y != self.pattern(elements, before)).sum()),
+            )
         if each == 0:
             return None
         total = each * n
@@ -87,6 +104,7 @@ class Sweep:
         joined = self.torch.cat
 
         if api in ("all_gather", "all_gather_into_tensor", "gather"):
+
             def fill():
                 small.copy_(self.pattern(each, rank))
                 large.fill_(-1.0)
@@ -103,16 +121,23 @@ class Sweep:
             }[api]
             return total * 4, fill, call, wrong
         if api == "scatter":
-            return (total * 4, lambda: large.copy_(self.pattern(total, 0)),
-                    lambda: d.scatter(small, parts if rank == 0 else None, 0),
-                    lambda: int((small != self.pattern(each, 0, rank * each)).sum()))
+            return (
+                total * 4,
+                lambda: large.copy_(self.pattern(total, 0)),
+                lambda: d.scatter(small, parts if rank == 0 else None, 0),
+                lambda: int((small != self.pattern(each, 0, rank * each)).sum()),
+            )
         if api in ("reduce_scatter", "reduce_scatter_tensor"):
             call = {
                 "reduce_scatter": lambda: d.reduce_scatter(small, parts),
                 "reduce_scatter_tensor": lambda: d.reduce_scatter_tensor(small, large),
             }[api]
-            return (total * 4, lambda: large.copy_(self.pattern(total, rank)), call,
-                    lambda: int((small != self.summed(each, rank * each)).sum()))
+            return (
+                total * 4,
+                lambda: large.copy_(self.pattern(total, rank)),
+                call,
+                lambda: int((small != self.summed(each, rank * each)).sum()),
+            )
         if api in ("all_to_all", "all_to_all_single"):
             back = self.empty(total)
             received = list(back.chunk(n))
@@ -120,8 +145,12 @@ class Sweep:
                 "all_to_all": lambda: d.all_to_all(received, parts),
                 "all_to_all_single": lambda: d.all_to_all_single(back, large),
             }[api]
-            return (total * 4, lambda: large.copy_(self.pattern(total, rank)), call,
-                    lambda: int((back != joined([self.pattern(each, r, rank * each) for r in range(n)])).sum()))
+            return (
+                total * 4,
+                lambda: large.copy_(self.pattern(total, rank)),
+                call,
+                lambda: int((back != joined([self.pattern(each, r, rank * each) for r in range(n)])).sum()),
+            )
         raise ValueError(api)
 
 
@@ -157,9 +186,15 @@ def main():
     # all_gather_object needs tensors on the backend's device; it handles that itself.
     dist.all_gather_object(nodes, common.node_name())
     document = common.header(torch, args, backend)
-    document.update(payload="collectives", nodes=len(set(nodes)), dtype="float32",
-                    planned=[api for _, api in OPERATIONS], rows=[], missing=[])
-    path = os.path.join(args.out, "torch.json")
+    document.update(
+        payload="collectives",
+        nodes=len(set(nodes)),
+        dtype="float32",
+        planned=[api for _, api in OPERATIONS],
+        rows=[],
+        missing=[],
+    )
+    path = args.out / "torch.json"
 
     def synchronize():
         if args.device == "cuda":
@@ -180,8 +215,14 @@ def main():
     sweep = Sweep(torch, device, args.rank, args.ranks)
     for name, api in OPERATIONS:
         if args.ranks < 2:
-            document["missing"].append({"collective": name, "api": api, "state": "unavailable",
-                                        "detail": "one rank: there is nothing to communicate"})
+            document["missing"].append(
+                {
+                    "collective": name,
+                    "api": api,
+                    "state": "unavailable",
+                    "detail": "one rank: there is nothing to communicate",
+                }
+            )
             continue
         for size in sizes:
             try:
@@ -195,9 +236,15 @@ def main():
             except (RuntimeError, AttributeError, NotImplementedError) as error:
                 if not common.is_unsupported(error):
                     raise  # a failed transfer leaves the group unusable: the sweep ends here, incomplete
-                document["missing"].append({"collective": name, "api": api, "state": "unavailable",
-                                            "detail": f"torch {torch.__version__} with {backend} has no {api} "
-                                            f"({common.short(error)})"})
+                document["missing"].append(
+                    {
+                        "collective": name,
+                        "api": api,
+                        "state": "unavailable",
+                        "detail": f"torch {torch.__version__} with {backend} has no {api} "
+                        f"({common.short(error)})",
+                    }
+                )
                 break
             bad = int(across(float(wrong()), dist.ReduceOp.SUM))
             count = iterations(nbytes)
@@ -211,11 +258,19 @@ def main():
             slowest = across(mine, dist.ReduceOp.MAX)
             fastest = across(mine, dist.ReduceOp.MIN)
             algbw = nbytes / slowest / 1e9
-            document["rows"].append({
-                "collective": name, "api": api, "size": nbytes, "iterations": count,
-                "seconds": slowest, "fastest_rank_seconds": fastest,
-                "algbw": algbw, "busbw": algbw * factor(name, args.ranks), "wrong": bad,
-            })
+            document["rows"].append(
+                {
+                    "collective": name,
+                    "api": api,
+                    "size": nbytes,
+                    "iterations": count,
+                    "seconds": slowest,
+                    "fastest_rank_seconds": fastest,
+                    "algbw": algbw,
+                    "busbw": algbw * factor(name, args.ranks),
+                    "wrong": bad,
+                }
+            )
         if args.rank == 0:
             common.write_json(path, document)
     document.update(complete=True, ended=common.now())

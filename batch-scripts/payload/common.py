@@ -14,6 +14,7 @@ import struct
 import sys
 import time
 import traceback
+from pathlib import Path
 
 UNSUPPORTED_WORDS = ("not support", "no support", "not implemented", "unsupported")
 
@@ -26,12 +27,12 @@ def now():
 def parser(description):
     """Command line that all payloads have."""
     p = argparse.ArgumentParser(description=description)
-    p.add_argument("--out", required=True, help="folder the payload writes its JSON into")
+    p.add_argument("--out", required=True, type=Path, help="folder the payload writes its JSON into")
     p.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     p.add_argument("--rank", type=int, default=int(os.environ.get("SLURM_PROCID", "0")))
     p.add_argument("--ranks", type=int, default=int(os.environ.get("SLURM_NTASKS", "1")))
     p.add_argument("--local-rank", type=int, default=int(os.environ.get("SLURM_LOCALID", "0")))
-    p.add_argument("--threads", type=int, default=0, help="CPU threads a rank (default: the cores this task may use)")
+    p.add_argument("--threads", type=int, default=0, help="CPU threads a rank (default: its cores)")
     p.add_argument("--timeout", type=int, default=60, help="seconds one collective may take")
     return p
 
@@ -78,17 +79,17 @@ def header(torch, args, backend=None):
 
 def write_json(path, document):
     """Writes atomically: a reader sees the old document or the new one, never half of one."""
-    temporary = f"{path}.{os.getpid()}.tmp"
-    with open(temporary, "w") as f:
-        json.dump(document, f, indent=1, allow_nan=False)
-        f.write("\n")
-    os.replace(temporary, path)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
+    temporary.replace(path)
 
 
 def is_unsupported(error):
     """True when the library says that it lacks the operation, rather than that it failed."""
     text = str(error).lower()
-    return isinstance(error, (AttributeError, NotImplementedError)) or any(w in text for w in UNSUPPORTED_WORDS)
+    if isinstance(error, (AttributeError, NotImplementedError)):
+        return True
+    return any(words in text for words in UNSUPPORTED_WORDS)
 
 
 def short(error):
@@ -98,8 +99,7 @@ def short(error):
 
 
 def _boot_id():
-    with open("/proc/sys/kernel/random/boot_id") as f:
-        return f.read().strip()
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def _interface_with(address):
@@ -149,7 +149,7 @@ def join_group(torch, args):
             backend = "nccl"
     limit = datetime.timedelta(seconds=args.timeout)
     # The step's number keeps a second attempt apart from what a first one left behind.
-    meeting = os.path.join(args.out, f"rendezvous.{os.environ.get('SLURM_STEP_ID', '0')}.json")
+    meeting = args.out / f"rendezvous.{os.environ.get('SLURM_STEP_ID', '0')}.json"
     boot = _boot_id()
     if args.rank == 0:
         # The positional form is the one that torch 1.13 and 2.x share; port 0 = any free one.
@@ -165,13 +165,14 @@ def join_group(torch, args):
             interface = "lo"
     else:
         deadline = time.monotonic() + args.timeout
-        while not os.path.exists(meeting):
+        while not meeting.exists():
             if time.monotonic() > deadline:
-                raise RuntimeError(f"rank 0 left no address in {meeting} within {args.timeout} s: "
-                                   "is the folder shared by all nodes?")
+                raise RuntimeError(
+                    f"rank 0 left no address in {meeting} within {args.timeout} s: "
+                    "is the folder shared by all nodes?"
+                )
             time.sleep(0.05)
-        with open(meeting) as f:
-            where = json.load(f)
+        where = json.loads(meeting.read_text())
         hosts = ["127.0.0.1"] if where["boot"] == boot else where["hosts"]
         host = next((h for h in hosts if _reachable(h, where["port"], 5)), None)
         if host is None:
@@ -179,30 +180,35 @@ def join_group(torch, args):
         store = dist.TCPStore(host, where["port"], args.ranks, False, limit)
         own = "127.0.0.1" if host == "127.0.0.1" else _address_towards(host, where["port"])
         interface = _interface_with(own)
-        # Rank 0 learns its own interface from a peer; a peer on another machine tells more than one on its own.
+        # Rank 0 learns its own interface from a peer; one on another machine tells more than one beside it.
         if own != "127.0.0.1" or args.rank == args.ranks - 1:
             store.set("clustermax/peer", own)
     if interface and "GLOO_SOCKET_IFNAME" not in os.environ:
         os.environ["GLOO_SOCKET_IFNAME"] = interface
-    dist.init_process_group(backend, store=dist.PrefixStore("clustermax", store), rank=args.rank,
-                            world_size=args.ranks, timeout=limit)
+    dist.init_process_group(
+        backend,
+        store=dist.PrefixStore("clustermax", store),
+        rank=args.rank,
+        world_size=args.ranks,
+        timeout=limit,
+    )
     dist.barrier()
     if args.rank == 0:
-        os.unlink(meeting)
+        meeting.unlink()
     return backend, store
 
 
 def leave(main):
     """Runs main and ends the process at once, without destroy_process_group and Python's own shutdown.
 
-    Both now and then wait for ever for torch 1.13's own threads (seen in 3 of 20 training runs), after everything
-    has been written; the step would then run into its deadline.
+    Both now and then wait for ever for torch 1.13's own threads (seen in 3 of 20 training runs), after
+    everything has been written; the step would then run into its deadline.
     """
     try:
         code = main()
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 1
-    except BaseException:  # noqa: BLE001  whatever it is, the process must end here
+    except BaseException:  # whatever it is, the process must end here
         traceback.print_exc()
         code = 1
     sys.stdout.flush()

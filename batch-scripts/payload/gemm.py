@@ -4,7 +4,6 @@ Seeded normal data: constant data runs faster and hides throttling. fp32 on CPUs
 a CPU does bf16 so slowly that it looks like a hang. Every repeat must give the same bits.
 """
 
-import os
 import time
 
 import common
@@ -27,8 +26,13 @@ def main():
         dtypes = ["bfloat16", "float32"]
     else:
         dtypes = ["float32"]
-        document["missing"].append({"dtype": "bfloat16", "state": "unavailable",
-                                    "detail": "bf16 GEMM is measured on GPUs only and torch sees none"})
+        document["missing"].append(
+            {
+                "dtype": "bfloat16",
+                "state": "unavailable",
+                "detail": "bf16 GEMM is measured on GPUs only and torch sees none",
+            }
+        )
     n = args.size or (8192 if args.device == "cuda" else 512)
     for dtype in dtypes:
         generator = torch.Generator().manual_seed(20240601)
@@ -50,13 +54,19 @@ def main():
             differing += int(not torch.equal(out, first))
         ordered = sorted(seconds)
         flop = 2.0 * n * n * n
-        document["rows"].append({
-            "dtype": dtype, "n": n, "repeats": len(seconds), "differing_repeats": differing,
-            "finite": bool(torch.isfinite(first).all()),
-            "best_flops": flop / ordered[0], "median_flops": flop / ordered[len(ordered) // 2],
-        })
+        document["rows"].append(
+            {
+                "dtype": dtype,
+                "n": n,
+                "repeats": len(seconds),
+                "differing_repeats": differing,
+                "finite": bool(torch.isfinite(first).all()),
+                "best_flops": flop / ordered[0],
+                "median_flops": flop / ordered[len(ordered) // 2],
+            }
+        )
     document.update(complete=True, ended=common.now())
-    common.write_json(os.path.join(args.out, f"rank-{args.rank}.json"), document)
+    common.write_json(args.out / f"rank-{args.rank}.json", document)
     return 0
 
 

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from common import node_name, now, write_json
 
@@ -19,7 +20,7 @@ def drop_from_cache(folder):
     for path, _, files in os.walk(folder):
         for name in files:
             try:
-                fd = os.open(os.path.join(path, name), os.O_RDONLY)
+                fd = os.open(Path(path) / name, os.O_RDONLY)
             except OSError:
                 continue
             try:
@@ -31,20 +32,30 @@ def drop_from_cache(folder):
 def once():
     """Wall time of one import in a fresh interpreter, and torch's version."""
     begin = time.perf_counter()
-    done = subprocess.run([sys.executable, "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True,
-                          check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", "import torch; print(torch.__version__)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return time.perf_counter() - begin, done.stdout.split()[-1]
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__)
-    p.add_argument("--out", required=True)
+    p.add_argument("--out", required=True, type=Path)
     args = p.parse_args()
-    document = {"schema": "clustermax-payload/1", "payload": "import_time", "node": node_name(), "started": now(),
-                "python": sys.version.split()[0], "torch": None}
+    document = {
+        "schema": "clustermax-payload/1",
+        "payload": "import_time",
+        "node": node_name(),
+        "started": now(),
+        "python": sys.version.split()[0],
+        "torch": None,
+    }
     spec = importlib.util.find_spec("torch")
     if spec is None:
-        document["detail"] = f"{sys.executable} has no torch on {node_name()}; choose another interpreter with --python"
+        document["detail"] = f"{sys.executable} has no torch on {node_name()}; choose another with --python"
     else:
         for folder in spec.submodule_search_locations or []:
             drop_from_cache(folder)
@@ -54,7 +65,7 @@ def main():
         except subprocess.CalledProcessError as error:
             lines = error.stderr.strip().splitlines()
             document["detail"] = f"import torch fails on {node_name()}: {lines[-1] if lines else error}"
-    write_json(os.path.join(args.out, f"import.{node_name()}.json"), document)
+    write_json(args.out / f"import.{node_name()}.json", document)
 
 
 if __name__ == "__main__":

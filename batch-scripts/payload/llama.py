@@ -1,4 +1,4 @@
-"""A Llama-shaped decoder, small enough for a CPU: RMSNorm, rotary positions, grouped-query causal attention, SwiGLU.
+"""A Llama-shaped decoder: RMSNorm, rotary positions, grouped-query causal attention, SwiGLU.
 
 Written with operations that torch 1.13 has, so that the same model runs on a distribution's CPU package
 and on a GPU cluster.

@@ -4,27 +4,36 @@ Writes probe.json; the last line of stdout is `DEVICE GPUS`, for the suite. Exit
 """
 
 import argparse
-import os
 import sys
 import time
+from pathlib import Path
 
 from common import node_name, now, short, write_json
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__)
-    p.add_argument("--out", required=True)
+    p.add_argument("--out", required=True, type=Path)
     args = p.parse_args()
-    document = {"schema": "clustermax-payload/1", "payload": "probe", "node": node_name(), "started": now(),
-                "interpreter": sys.executable, "python": sys.version.split()[0]}
+    document = {
+        "schema": "clustermax-payload/1",
+        "payload": "probe",
+        "node": node_name(),
+        "started": now(),
+        "interpreter": sys.executable,
+        "python": sys.version.split()[0],
+    }
     begin = time.perf_counter()
     try:
         import torch
-    except Exception as error:  # noqa: BLE001  a broken install fails in many ways, all mean: no torch
-        document.update(torch=None, complete=True,
-                        detail=f"{sys.executable} cannot import torch ({short(error)}); "
-                        "choose another interpreter with --python")
-        write_json(os.path.join(args.out, "probe.json"), document)
+    except Exception as error:  # a broken install fails in many ways, all mean: no torch
+        document.update(
+            torch=None,
+            complete=True,
+            detail=f"{sys.executable} cannot import torch ({short(error)}); "
+            "choose another interpreter with --python",
+        )
+        write_json(args.out / "probe.json", document)
         print(document["detail"], file=sys.stderr)
         return 3
     document["import_seconds"] = time.perf_counter() - begin
@@ -38,15 +47,21 @@ def main():
                     gpus += 1
         else:
             detail = f"torch {torch.__version__} sees no usable GPU"
-    except Exception as error:  # noqa: BLE001  driver trouble comes as RuntimeError, AssertionError, OSError ...
+    except Exception as error:  # driver trouble comes as RuntimeError, AssertionError, OSError ...
         gpus, detail = 0, f"torch {torch.__version__} cannot use the GPUs: {short(error)}"
     device = "cuda" if gpus else "cpu"
     dist = torch.distributed
     available = dist.is_available()
-    document.update(torch=torch.__version__, device=device, gpus=gpus, detail=detail, complete=True,
-                    gloo=bool(available and getattr(dist, "is_gloo_available", lambda: True)()),
-                    nccl=bool(available and dist.is_nccl_available()))
-    write_json(os.path.join(args.out, "probe.json"), document)
+    document.update(
+        torch=torch.__version__,
+        device=device,
+        gpus=gpus,
+        detail=detail,
+        complete=True,
+        gloo=bool(available and getattr(dist, "is_gloo_available", lambda: True)()),
+        nccl=bool(available and dist.is_nccl_available()),
+    )
+    write_json(args.out / "probe.json", document)
     print(device, gpus)
     return 0
 

@@ -1,11 +1,11 @@
 """A few data-parallel training steps of a small Llama on seeded synthetic tokens.
 
 Every rank has the same shapes, so a rank's compute time between collectives can be compared with the
-others'. Reported: loss a step (it must fall), tokens/s by the slowest rank, each rank's step and forward times.
+others'. Reported: loss a step (it must fall), tokens/s by the slowest rank, each rank's step and forward
+times.
 """
 
 import contextlib
-import os
 import time
 
 import common
@@ -50,14 +50,28 @@ def main():
     model = Llama(vocabulary, dim, layers, heads, kv_heads, hidden, length).to(device)
     parameters = sum(q.numel() for q in model.parameters())
     ddp = torch.nn.parallel.DistributedDataParallel(
-        model, device_ids=[torch.cuda.current_device()] if cuda else None, broadcast_buffers=False)
-    optimizer = torch.optim.AdamW(ddp.parameters(), lr=3e-4 if shape == "small" else 1e-2, betas=(0.9, 0.95),
-                                  weight_decay=0.1)
+        model, device_ids=[torch.cuda.current_device()] if cuda else None, broadcast_buffers=False
+    )
+    optimizer = torch.optim.AdamW(
+        ddp.parameters(), lr=3e-4 if shape == "small" else 1e-2, betas=(0.9, 0.95), weight_decay=0.1
+    )
     document = common.header(torch, args, backend)
-    document.update(payload="train", model="llama", shape=shape, parameters=parameters, layers=layers, dim=dim,
-                    length=length, batch_per_rank=batch, dtype="bfloat16" if cuda else "float32",
-                    warmup=args.warmup, planned_steps=args.steps, parallelism="ddp", loss=[])
-    path = os.path.join(args.out, "train.json")
+    document.update(
+        payload="train",
+        model="llama",
+        shape=shape,
+        parameters=parameters,
+        layers=layers,
+        dim=dim,
+        length=length,
+        batch_per_rank=batch,
+        dtype="bfloat16" if cuda else "float32",
+        warmup=args.warmup,
+        planned_steps=args.steps,
+        parallelism="ddp",
+        loss=[],
+    )
+    path = args.out / "train.json"
     step_seconds, forward_seconds = [], []
     for step in range(args.steps):
         x, y = batch_of(torch, vocabulary, batch, length, step, args.rank)
@@ -82,8 +96,15 @@ def main():
         dist.all_reduce(mean)
         document["loss"].append(float(mean) / args.ranks)
     rows = [None] * args.ranks
-    dist.all_gather_object(rows, {"rank": args.rank, "node": common.node_name(),
-                                  "step_seconds": step_seconds, "forward_seconds": forward_seconds})
+    dist.all_gather_object(
+        rows,
+        {
+            "rank": args.rank,
+            "node": common.node_name(),
+            "step_seconds": step_seconds,
+            "forward_seconds": forward_seconds,
+        },
+    )
     document.update(per_rank=rows, nodes=len({r["node"] for r in rows}))
     measured = range(args.warmup, args.steps)
     slowest = [max(r["step_seconds"][s] for r in rows) for s in measured]
@@ -92,7 +113,9 @@ def main():
         tokens_per_step=tokens,
         tokens_per_second=tokens * len(slowest) / sum(slowest),
         median_step_seconds=sorted(slowest)[len(slowest) // 2],
-        complete=True, ended=common.now())
+        complete=True,
+        ended=common.now(),
+    )
     if args.rank == 0:
         common.write_json(path, document)
     dist.barrier()

@@ -308,16 +308,20 @@ fn look(host: &Host, scopes: &[Scope], nodes: &[String]) -> Document {
     document
 }
 
-/// The table for people: failures first come as they are, in order; mends under what needs them.
+/// The table for people, in the order of looking; what needs mending says how.
 fn table(document: &Document) -> String {
+    // The param that tells the item from its siblings; the others are facts about it.
+    const NAMES: [&str; 7] = ["component", "tool", "command", "part", "kind", "family", "name"];
     let mut out = String::new();
     let mut counts = [0usize; 5];
     for item in &document.items {
         counts[item.verdict as usize] += 1;
         let mut name = item.metric.clone();
-        let params: Vec<String> = item.params.values().map(ToString::to_string).take(1).collect();
-        if let (Some(first), false) = (params.first(), item.metric.ends_with("_info")) {
-            let _ = write!(name, " {first}");
+        if let Some(param) = NAMES.iter().find_map(|key| item.params.get(*key)) {
+            let _ = write!(name, " {param}");
+        }
+        if let Some(node) = item.subject.node.as_ref().filter(|node| **node != document.node) {
+            let _ = write!(name, " {node}");
         }
         if let Some(gpu) = item.subject.gpu {
             let _ = write!(name, " g{gpu}");
@@ -338,4 +342,40 @@ fn table(document: &Document) -> String {
         document.node, document.seconds
     );
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_tells_what_to_mend_and_counts() {
+        let document = Document {
+            schema: SCHEMA.to_owned(),
+            tool: "clustermax 0".to_owned(),
+            node: "n1".to_owned(),
+            started: now(),
+            seconds: 0.2,
+            items: vec![
+                Item::flag("audit", "slurm_prolog", false, true, Verdict::Warn, "no epilog is set")
+                    .param("kind", "epilog")
+                    .param("flags", "Alloc")
+                    .mend("set epilog"),
+                Item::unavailable("audit", "gpu_power_idle", "not read").gpu(3).on("n1"),
+            ],
+            mounts: BTreeMap::new(),
+            home: None,
+        };
+        let text = table(&document);
+        assert!(text.contains("WARN  slurm_prolog epilog"), "{text}");
+        assert!(text.contains("      mend: set epilog\n"), "{text}");
+        assert!(text.contains("SKIP  gpu_power_idle g3"), "{text}");
+        assert!(text.ends_with("n1: 0 pass, 1 warn, 0 fail, 1 skip, 0 facts (0.2 s)\n"), "{text}");
+    }
+
+    #[test]
+    fn a_number_that_is_not_finite_is_unknown() {
+        let item = Item::value("audit", "fs_used_max", f64::NAN, "x");
+        assert_eq!((item.state, item.value, item.verdict), (State::Unknown, None, Verdict::Skip));
+    }
 }

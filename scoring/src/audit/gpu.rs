@@ -335,6 +335,29 @@ pub fn audit(host: &Host) -> Vec<Item> {
     items.into_iter().map(|item| Item { synthetic, ..item }.on(&host.node)).collect()
 }
 
+/// `/dev/nvidiaN` files that this process is not refused (cgroups hide those of other jobs), and all of them. A file
+/// whose driver is gone opens as little as a refused one, but with another error.
+fn device_files(host: &Host) -> (u32, u32) {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    const O_NONBLOCK: i32 = 0o4000;
+    let mut counts = (0, 0);
+    for name in names(&host.dev) {
+        let minor = name.strip_prefix("nvidia").unwrap_or_default();
+        if minor.is_empty() || !minor.bytes().all(|byte| byte.is_ascii_digit()) {
+            continue;
+        }
+        counts.1 += 1;
+        let opened = std::fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(O_NONBLOCK)
+            .open(host.dev.join(&name));
+        let refused = opened.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied);
+        counts.0 += u32::from(!refused);
+    }
+    counts
+}
+
 /// The job sees as many GPUs as Slurm gave it. Meant to run inside a step that holds the node's GPUs.
 fn visible(host: &Host) -> Item {
     let (s, metric) = ("audit", "gpu_visible");
@@ -358,12 +381,16 @@ fn visible(host: &Host) -> Item {
         .mend("check gres.conf: each GPU needs its File=");
     };
     let listed = devices.split(',').filter(|device| !device.is_empty()).count();
-    let counted = nvml(host).map(|nvml| nvml.count);
+    let (open, all) = device_files(host);
+    let counted = match all {
+        0 => nvml(host).map(|nvml| (nvml.count, format!("NVML counts {}", nvml.count))),
+        _ => Ok((open, format!("{open} of {all} device files open"))),
+    };
     let seen = match &counted {
-        Ok(count) => format!("{given} given, CUDA_VISIBLE_DEVICES={devices}, NVML counts {count}"),
+        Ok((_, text)) => format!("{given} given, CUDA_VISIBLE_DEVICES={devices}, {text}"),
         Err(why) => format!("{given} given, CUDA_VISIBLE_DEVICES={devices}; {why}"),
     };
-    let right = listed == given as usize && counted.as_ref().is_ok_and(|count| *count == given);
+    let right = listed == given as usize && counted.as_ref().is_ok_and(|(count, _)| *count == given);
     match counted {
         Err(_) if listed == given as usize => Item::unknown(s, metric, seen),
         _ => Item::flag(s, metric, right, true, Verdict::Fail, seen),
