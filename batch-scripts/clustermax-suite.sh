@@ -88,7 +88,8 @@ if [[ -z ${SLURM_JOB_ID:-} ]]; then
 fi
 
 # Slurm runs a copy of this script from its spool folder, so $0 says nothing. What was submitted, it remembers.
-job=$(scontrol -o show job "$SLURM_JOB_ID" 2>/dev/null)
+# Times as seconds since the epoch.
+job=$(SLURM_TIME_FORMAT=%s scontrol -o show job "$SLURM_JOB_ID" 2>/dev/null)
 command_dir=''
 if [[ $job =~ \ Command=(/[^=]*)/(clustermax-suite\.sh|stages/[a-z]+\.sbatch) ]]; then
     command_dir=${BASH_REMATCH[1]}
@@ -227,10 +228,10 @@ end_steps() {
     done
 }
 
-# Last line that a program of the stage wrote; Slurm's own lines only when there is no other.
+# Last line that a program of the stage wrote; Slurm's own lines (and our plug-in's) only when there is no other.
 last_words() {
     local line
-    line=$(grep -v -e '^srun: ' -e '^slurmstepd: ' -e '^ *$' "$1" | tail -n1)
+    line=$(grep -v -e '^srun: ' -e '^slurmstepd' -e '^clustermax: ' -e '^ *$' "$1" | tail -n1)
     [[ -n $line ]] || line=$(grep -v '^ *$' "$1" | tail -n1)
     printf %s "${line:0:300}"
 }

@@ -78,11 +78,11 @@ fn prolog(raw: &Raw) -> Vec<Record> {
         };
         delays.entry(node).or_default().insert(step, inside - before);
     }
-    // Whole seconds: Slurm keeps no better time of a job's start.
+    // An upper bound: Slurm keeps the start in whole seconds, cut off.
     let queue = raw.file("begin.tsv").and_then(|file| {
         let mut words = file.text.split_whitespace();
         let (start, begin) = (words.next()?.parse::<f64>().ok()?, words.next()?.parse::<f64>().ok()?);
-        (begin >= start).then(|| (begin - start).floor())
+        (begin >= start).then(|| begin - start)
     });
     raw.folder
         .run
@@ -98,7 +98,7 @@ fn prolog(raw: &Raw) -> Vec<Record> {
                     let extra = (first - median(&later)).max(0.0);
                     let detail = match queue {
                         Some(queue) => format!(
-                            "{extra:.3} s more for the first step than for the median of {} later ones, and {queue:.0} s (whole seconds) \
+                            "{extra:.3} s more for the first step than for the median of {} later ones, and at most {queue:.1} s \
                              from the job's start to its script, where PrologFlags=Alloc runs the prolog",
                             later.len()
                         ),
