@@ -249,8 +249,8 @@ for stage in "${todo[@]}"; do
     say "[$number/${#todo[@]}] $stage: at most $limit s, all that is left at most $left s"
     export CMX_STAGE=$stage CMX_RAW=$results/raw/$stage CMX_REASON=$scratch/reason
     : >"$CMX_REASON"
-    # What an earlier attempt left must not be taken for this one's; the probe of the interpreter is of this job.
-    [[ $stage == inventory ]] || rm -rf -- "${results:?}/raw/$stage"
+    # What an earlier attempt left must not be taken for this one's; the interpreter's probe is of this job.
+    [[ ! -d $CMX_RAW ]] || find "$CMX_RAW" -mindepth 1 ! -name probe.json -delete
     mkdir -p "$CMX_RAW" || die 2 "$CMX_RAW cannot be made; give --results a folder you may write to"
     started=$(date -u +%Y-%m-%dT%H:%M:%SZ)
     before=$EPOCHREALTIME

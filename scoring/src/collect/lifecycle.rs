@@ -82,7 +82,7 @@ fn prolog(raw: &Raw) -> Vec<Record> {
     let queue = raw.file("begin.tsv").and_then(|file| {
         let mut words = file.text.split_whitespace();
         let (start, begin) = (words.next()?.parse::<f64>().ok()?, words.next()?.parse::<f64>().ok()?);
-        (begin >= start).then(|| begin - start)
+        (begin >= start).then_some(begin - start)
     });
     raw.folder
         .run
