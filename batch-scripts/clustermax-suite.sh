@@ -200,11 +200,12 @@ if ! ((torch)); then
     say "no torch: $missing"
 fi
 
-todo=()
-left=0
+todo=() left=0 failed=0
 for stage in "${selected[@]}"; do
     if [[ $begun == *$'\n'"done $stage"* ]]; then
         say "$stage is done, not run again"
+        # Its raw output is read again: that mends a records.jsonl that was cut short.
+        "$clustermax" collect "$stage" "$results" >/dev/null || failed=1
     else
         todo+=("$stage")
         ((left += limits[$stage]))
@@ -236,7 +237,7 @@ last_words() {
     printf %s "${line:0:300}"
 }
 
-failed=0 number=0
+number=0
 for stage in "${todo[@]}"; do
     number=$((number + 1))
     limit=${limits[$stage]}
