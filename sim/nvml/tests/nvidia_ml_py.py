@@ -126,7 +126,9 @@ class ForeignClient(unittest.TestCase):
             nvml.nvmlDeviceGetCurrentClocksEventReasons(self.sick),
             nvml.nvmlClocksEventReasonHwSlowdown | nvml.nvmlClocksEventReasonHwThermalSlowdown,
         )
-        self.assertEqual(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self.well), nvml.nvmlClocksEventReasonGpuIdle)
+        self.assertEqual(
+            nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self.well), nvml.nvmlClocksEventReasonGpuIdle
+        )
         # The bindings know only the numbering of driver 580.82 and later.
         self.assertEqual(nvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN, 270)
         self.assertEqual(self.field(self.sick, nvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN), 1500)
@@ -142,7 +144,10 @@ class ForeignClient(unittest.TestCase):
         self.assertEqual(nvml.nvmlDeviceGetRowRemapperHistogram(self.well).max, 2560)
         self.assertEqual(nvml.nvmlDeviceGetEccMode(self.well), [1, 1])
         count = nvml.nvmlDeviceGetMemoryErrorCounter(
-            self.sick, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC, nvml.NVML_MEMORY_LOCATION_SRAM
+            self.sick,
+            nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+            nvml.NVML_VOLATILE_ECC,
+            nvml.NVML_MEMORY_LOCATION_SRAM,
         )
         self.assertEqual(count, 2)
         total = nvml.nvmlDeviceGetTotalEccErrors(
@@ -164,7 +169,9 @@ class ForeignClient(unittest.TestCase):
         errors = nvml.nvmlDeviceGetNvLinkErrorCounter(self.sick, 3, nvml.NVML_NVLINK_ERROR_DL_REPLAY)
         self.assertEqual(errors, 12)
         self.assertEqual(self.field(self.sick, nvml.NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY, 3), 12)
-        self.assertEqual(self.field(self.sick, nvml.NVML_FI_DEV_NVLINK_GET_STATE, 4), nvml.NVML_NVLINK_STATE_INACTIVE)
+        self.assertEqual(
+            self.field(self.sick, nvml.NVML_FI_DEV_NVLINK_GET_STATE, 4), nvml.NVML_NVLINK_STATE_INACTIVE
+        )
         remote = nvml.nvmlDeviceGetNvLinkRemoteDeviceType(self.sick, 0)
         self.assertEqual(remote, nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH)
         self.assertEqual(nvml.nvmlDeviceGetNvLinkRemotePciInfo(self.sick, 0).domain, 0x3A1C)
@@ -188,7 +195,9 @@ class ForeignClient(unittest.TestCase):
         self.assertEqual(nvml.nvmlDeviceGetMaxMigDeviceCount(self.well), 0)
         self.assertEqual(nvml.nvmlDeviceGetUtilizationRates(self.sick).gpu, 97)
         self.assertEqual(nvml.nvmlDeviceGetPerformanceState(self.well), 0)
-        self.assertEqual(nvml.nvmlDeviceGetTopologyCommonAncestor(self.well, self.sick), nvml.NVML_TOPOLOGY_NODE)
+        self.assertEqual(
+            nvml.nvmlDeviceGetTopologyCommonAncestor(self.well, self.sick), nvml.NVML_TOPOLOGY_NODE
+        )
 
     def test_lost_gpu(self):
         lost = nvml.nvmlDeviceGetHandleByIndex(5)
