@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The library as NVIDIA's own Python bindings see it.
 
-Run by foreign_client.rs with pynvml on PYTHONPATH and a simulated node's folder as first argument. The folder's
+Run by foreign_client.rs with pynvml on PYTHONPATH and a simulated node's folder as first argument. Its
 gpus.toml describes eight H100s in PCI domain 3a1c; GPU 5 is lost, GPU 1 has the faults asserted below.
 """
 
