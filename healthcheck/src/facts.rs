@@ -51,6 +51,8 @@ pub struct Facts {
     pub nvml: Reading<NvmlFacts>,
     /// What the kernel log said since the last pass, folded, and events still open.
     pub kernel: Reading<KernelFacts>,
+    /// Counters by name; their rises within windows are in [`crate::history`].
+    pub counters: BTreeMap<String, u64>,
     /// Jobs on this node, as their prologs recorded them.
     pub jobs: Vec<JobHere>,
     /// What is wrong with this suite's own state.
@@ -191,6 +193,9 @@ pub struct IbPort {
     pub link_layer: Reading<String>,
     /// Gb/s.
     pub rate_gbps: Reading<f64>,
+    /// Files of `counters/` by name. One that is no number ("N/A (no PMA)") is left out.
+    #[serde(default)]
+    pub counters: BTreeMap<String, u64>,
 }
 
 /// One mount.

@@ -14,6 +14,7 @@ pub mod check;
 pub mod config;
 pub mod drain;
 pub mod facts;
+pub mod history;
 pub mod jobs;
 pub mod kmsg;
 pub mod learn;

@@ -41,6 +41,8 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Print what the sources see, as JSON, without any judgement.
+    Facts,
     /// List all checks and their switches.
     List {
         /// Print JSON instead of a table.
@@ -108,6 +110,11 @@ fn run(args: Args) -> Result<ExitCode, (u8, String)> {
             };
             print(&text);
             Ok(if report.verdict.status == Status::Fail { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+        }
+        Command::Facts => {
+            let facts = source::read(&config()?, Mode::Deep);
+            print(&(serde_json::to_string_pretty(&facts).map_err(|e| (3, e.to_string()))? + "\n"));
+            Ok(ExitCode::SUCCESS)
         }
         Command::List { json } => {
             let config = config()?;

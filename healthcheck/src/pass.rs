@@ -53,6 +53,7 @@ pub fn run(config: &Config, mode: Mode, own_job: Option<&str>) -> Report {
     let mut state = open_state(config, mode, &mut facts, now);
     // Read under the lock: of two passes at once only one may see a new line.
     facts.kernel = Reading::Value(read_kernel_log(config, &facts.boot_id, state.history(), now, until));
+    state.history().counters.record(&facts.counters, now);
     let mut jobs = jobs::list(&config.paths.run_dir);
     facts.jobs = jobs.iter().map(Job::here).collect();
 

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::facts::SeenEvent;
+use crate::history::Counters;
 use crate::kmsg::Cursor;
 use crate::sys;
 use crate::xid::recovery_action;
@@ -38,6 +39,9 @@ pub struct State {
     /// Suspicions seen in a row, by `CHECK TOKEN DEVICE`.
     #[serde(default)]
     pub strikes: BTreeMap<String, Strike>,
+    /// Counters over time.
+    #[serde(default)]
+    pub counters: Counters,
     /// GPUs as last seen, by PCI address: a vanished GPU still counts as this node's.
     #[serde(default)]
     pub inventory: BTreeMap<String, KnownGpu>,
@@ -141,6 +145,7 @@ impl State {
             self.boot_id = boot_id.to_string();
             self.events.clear();
             self.strikes.clear();
+            self.counters = Counters::default();
         }
     }
 

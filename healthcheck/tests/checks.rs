@@ -103,6 +103,7 @@ fn healthy() -> Facts {
                 phys_state: Reading::Value(5),
                 link_layer: Reading::Value("InfiniBand".into()),
                 rate_gbps: Reading::Value(400.0),
+                counters: BTreeMap::from([("link_downed".to_string(), 7)]),
             },
         )])),
         mounts: Reading::Value(BTreeMap::from([(
@@ -119,6 +120,7 @@ fn healthy() -> Facts {
             "lustre".to_string(),
             Reading::Value(CommandResult { exit: Some(0), line: "ok".into() }),
         )]),
+        counters: BTreeMap::new(),
         jobs: Vec::new(),
         complaints: Vec::new(),
     }
@@ -470,6 +472,35 @@ fn infiniband() {
         assert!(second.findings[0].drains());
         assert_eq!(second.findings[0].device.as_ref().unwrap().name, "ib0/1");
     }
+}
+
+#[test]
+fn flaps_count_within_a_window_and_never_since_boot() {
+    let name = "ib/mlx5_0/1/link_downed".to_string();
+    let counted = |values: &[(f64, u64)]| {
+        let mut state = history();
+        for (time, value) in values {
+            state.counters.record(&BTreeMap::from([(name.clone(), *value)]), *time);
+        }
+        let mut found = check::run(&healthy(), &config(), &state, Mode::Periodic, 20_000.0).findings;
+        found.pop().map(|f| (f.token, f.status))
+    };
+    assert_eq!(counted(&[(0.0, 200)]), None, "counted since boot");
+    assert_eq!(counted(&[(0.0, 200), (60.0, 201)]), Some(("ibflap".into(), Status::Warn)));
+    assert_eq!(counted(&[(0.0, 200), (5000.0, 201), (9000.0, 203)]), Some(("ibflap".into(), Status::Fail)));
+    assert_eq!(counted(&[(0.0, 200), (60.0, 201), (5000.0, 201), (9000.0, 201)]), None, "long ago");
+}
+
+#[test]
+fn a_counter_at_its_top_is_blind_never_a_flap() {
+    let f = only(|f| {
+        let _ = port(f).counters.insert("link_downed".into(), 255);
+    });
+    assert_eq!((f.token.as_str(), f.status), ("ibblind", Status::Warn));
+    let f = only(|f| {
+        let _ = port(f).counters.insert("excessive_buffer_overrun_errors".into(), 15);
+    });
+    assert_eq!((f.token.as_str(), f.drains()), ("ibblind", false));
 }
 
 #[test]

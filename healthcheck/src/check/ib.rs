@@ -9,6 +9,16 @@ use crate::verdict::{Action, Device, DeviceKind, Status};
 
 /// Logical state ACTIVE.
 const ACTIVE: u32 = 4;
+/// Counters that the kernel exposes with few bits, and the value at which they stick.
+const SHORT_COUNTERS: [(&str, u64); 7] = [
+    ("local_link_integrity_errors", 15),
+    ("excessive_buffer_overrun_errors", 15),
+    ("link_downed", 255),
+    ("link_error_recovery", 255),
+    ("symbol_error", 65_535),
+    ("port_rcv_errors", 65_535),
+    ("port_xmit_discards", 65_535),
+];
 /// Physical state LinkUp.
 const LINK_UP: u32 = 5;
 
@@ -33,13 +43,15 @@ pub fn run(c: &Context<'_>, sink: &mut Sink<'_>) {
                 if state(sink, port, &name, &device) {
                     rate(sink, port, profile, &name, &device);
                 }
+                flap(c, sink, port, &name, &device);
+                saturated(sink, port, &name, &device);
             }
             None => missing(sink, ports, &name, device),
         }
     }
     let status = if expected.is_empty() { Status::Unsupported } else { Status::Pass };
     let detail = format!("{} ports, {} in the profile", ports.len(), expected.len());
-    for check in ["ib.count", "ib.state", "ib.rate"] {
+    for check in ["ib.count", "ib.state", "ib.rate", "ib.flap", "ib.saturated"] {
         if sink.on(check) {
             sink.done(check, status, detail.clone());
         }
@@ -106,4 +118,45 @@ fn rate(sink: &mut Sink<'_>, port: &IbPort, profile: &IbPortProfile, name: &str,
         }
         _ => {}
     }
+}
+
+/// True when a counter stands at the top of its few bits and cannot show anything any more.
+fn blind(port: &IbPort, name: &str) -> bool {
+    SHORT_COUNTERS.iter().any(|(n, top)| *n == name && port.counters.get(name) == Some(top))
+}
+
+fn flap(c: &Context<'_>, sink: &mut Sink<'_>, port: &IbPort, name: &str, device: &Device) {
+    if !sink.on("ib.flap") || blind(port, "link_downed") {
+        return;
+    }
+    let counter = format!("ib/{name}/link_downed");
+    let rise = |hours: f64| c.counters.rise(&counter, hours * 3600.0).unwrap_or(0);
+    let (status, n, hours) = match (rise(3.0), rise(1.0)) {
+        (n, _) if n >= 3 => (Status::Fail, n, 3),
+        (_, n) if n >= 1 => (Status::Warn, n, 1),
+        _ => return,
+    };
+    let mut f = sink.finding("ib.flap", "ibflap", status, Some(device.clone()));
+    f.action = Action::Repair;
+    f.text = format!("link went down {n} times in {hours} h");
+    f.evidence = format!("{name}: link_downed rose by {n} within {hours} h");
+    f.mend = "check cable, transceiver and switch port".into();
+    sink.push(f);
+}
+
+fn saturated(sink: &mut Sink<'_>, port: &IbPort, name: &str, device: &Device) {
+    if !sink.on("ib.saturated") {
+        return;
+    }
+    let stuck: Vec<&str> = SHORT_COUNTERS.iter().map(|(n, _)| *n).filter(|n| blind(port, n)).collect();
+    if stuck.is_empty() {
+        return;
+    }
+    let mut f = sink.finding("ib.saturated", "ibblind", Status::Warn, Some(device.clone()));
+    f.action = Action::None;
+    f.fault = crate::verdict::Fault::Setup;
+    f.text = "error counters are stuck at their top".into();
+    f.evidence = format!("{name}: {} cannot count further", stuck.join(", "));
+    f.mend = "clear them with `perfquery -R` as administrator".into();
+    sink.push(f);
 }

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use crate::catalogue::CATALOGUE;
 use crate::config::{Config, Profile, Switch};
 use crate::facts::{Facts, Reading};
+use crate::history::Counters;
 use crate::mode::Mode;
 use crate::state::{KnownGpu, State, Strike};
 use crate::verdict::{Action, CheckResult, Device, Fault, Finding, Scope, Status};
@@ -27,6 +28,8 @@ pub(crate) struct Context<'a> {
     pub facts: &'a Facts,
     pub profile: &'a Profile,
     pub inventory: &'a BTreeMap<String, KnownGpu>,
+    /// Counters over time, this pass's readings included.
+    pub counters: &'a Counters,
     pub config: &'a Config,
     pub mode: Mode,
 }
@@ -97,7 +100,14 @@ impl Sink<'_> {
 /// Runs all checks of the mode. Pure: the same facts, profile and history give the same findings.
 #[must_use]
 pub fn run(facts: &Facts, config: &Config, history: &State, mode: Mode, now: f64) -> Findings {
-    let context = Context { facts, profile: &config.profile, inventory: &history.inventory, config, mode };
+    let context = Context {
+        facts,
+        profile: &config.profile,
+        inventory: &history.inventory,
+        counters: &history.counters,
+        config,
+        mode,
+    };
     let mut sink = Sink { context: &context, raws: Vec::new(), checks: Vec::new() };
     gpu::run(&context, &mut sink);
     kernel::run(&context, &mut sink);
@@ -188,10 +198,12 @@ mod tests {
         let config = Config::default();
         let facts = Facts::default();
         let inventory = BTreeMap::new();
+        let counters = Counters::default();
         let context = Context {
             facts: &facts,
             profile: &config.profile,
             inventory: &inventory,
+            counters: &counters,
             config: &config,
             mode: Mode::Deep,
         };

@@ -36,9 +36,18 @@ pub fn read(sysfs: &Path) -> Reading<BTreeMap<String, IbPort>> {
                     phys_state: read_number(&path.join("phys_state")),
                     link_layer,
                     rate_gbps: read_number(&path.join("rate")),
+                    counters: counters(&path.join("counters")),
                 },
             );
         }
     }
     Reading::Value(ports)
+}
+
+/// Numbers of a counters folder by file name.
+fn counters(dir: &Path) -> BTreeMap<String, u64> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    entries
+        .filter_map(|e| Some((e.file_name().into_string().ok()?, read_trimmed(&e.path())?.parse().ok()?)))
+        .collect()
 }

@@ -10,6 +10,7 @@ mod mounts;
 mod nvml;
 mod pci;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -105,7 +106,17 @@ pub fn read(config: &Config, mode: Mode) -> Facts {
     for (c, outcome) in commands.iter().zip(ran) {
         facts.commands.insert(c.name.clone(), command::result(outcome));
     }
+    facts.counters = counters(&facts);
     facts
+}
+
+/// Every counter whose rise within a window some rule asks for, by name.
+fn counters(facts: &Facts) -> BTreeMap<String, u64> {
+    let mut all = BTreeMap::new();
+    for (port, p) in facts.ib.value().into_iter().flatten() {
+        all.extend(p.counters.iter().map(|(name, value)| (format!("ib/{port}/{name}"), *value)));
+    }
+    all
 }
 
 /// Reads a source's JSON; a child that failed in any way makes the reading unknown, with the reason.

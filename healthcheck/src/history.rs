@@ -1,0 +1,158 @@
+//! Counters over time: rates over windows, with a baseline per boot.
+//!
+//! A counter since boot is never a threshold: a healthy port may have counted every reboot of its peer. What
+//! counts is how much it moved within a window. A counter that fell was reset (driver reload, GPU reset, wrap)
+//! and starts a new baseline.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde::{Deserialize, Serialize};
+
+/// Longest window any rule asks for, in seconds; older samples are dropped.
+pub const LONGEST_WINDOW: f64 = 24.0 * 3600.0;
+/// Most samples kept of one counter. When there are more, every second one of the older half goes.
+const MAX_SAMPLES: usize = 64;
+
+/// One reading of a counter.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Seconds since the epoch.
+    #[serde(rename = "t")]
+    pub time: f64,
+    /// Value.
+    #[serde(rename = "v")]
+    pub value: u64,
+}
+
+/// Counters by name, for example `ib/mlx5_0/1/link_downed` or `gpu/0000:5d:00.0/ecc_corrected`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Counters {
+    samples: BTreeMap<String, VecDeque<Sample>>,
+}
+
+impl Counters {
+    /// Adds this pass's readings. Counters that were not read keep what they have.
+    pub fn record(&mut self, readings: &BTreeMap<String, u64>, now: f64) {
+        for (name, &value) in readings {
+            let samples = self.samples.entry(name.clone()).or_default();
+            // A reset or a clock set back makes earlier samples incomparable.
+            if samples.back().is_some_and(|last| value < last.value || now < last.time) {
+                samples.clear();
+            }
+            samples.push_back(Sample { time: now, value });
+            thin(samples);
+        }
+        for samples in self.samples.values_mut() {
+            while samples.len() > 1 && samples.front().is_some_and(|s| now - s.time > LONGEST_WINDOW) {
+                samples.pop_front();
+            }
+        }
+        self.samples.retain(|_, s| s.back().is_some_and(|last| now - last.time <= LONGEST_WINDOW));
+    }
+
+    /// How much a counter rose within the last `window` seconds, against its last sample before the window, or
+    /// its first one. `None` when there is nothing to compare with.
+    #[must_use]
+    pub fn rise(&self, name: &str, window: f64) -> Option<u64> {
+        let (from, to) = self.span(name, window)?;
+        Some(to.value - from.value)
+    }
+
+    /// The rise per second, over the time that was really watched.
+    #[must_use]
+    pub fn rate(&self, name: &str, window: f64) -> Option<f64> {
+        let (from, to) = self.span(name, window)?;
+        #[allow(clippy::cast_precision_loss, reason = "a rate needs no more than 53 bits")]
+        let rise = (to.value - from.value) as f64;
+        Some(rise / (to.time - from.time))
+    }
+
+    /// For how long a counter was watched within the window, in seconds.
+    #[must_use]
+    pub fn watched(&self, name: &str, window: f64) -> f64 {
+        self.span(name, window).map_or(0.0, |(from, to)| to.time - from.time)
+    }
+
+    fn span(&self, name: &str, window: f64) -> Option<(Sample, Sample)> {
+        let samples = self.samples.get(name)?;
+        let to = *samples.back()?;
+        let start = to.time - window;
+        let before = samples.iter().rev().skip(1).find(|s| s.time <= start);
+        let from = *before.or_else(|| samples.front())?;
+        (from.time < to.time).then_some((from, to))
+    }
+}
+
+/// Keeps the newest samples dense and the old ones sparse.
+fn thin(samples: &mut VecDeque<Sample>) {
+    if samples.len() <= MAX_SAMPLES {
+        return;
+    }
+    let half = samples.len() / 2;
+    let mut index = 0;
+    samples.retain(|_| {
+        index += 1;
+        // The first stays: it is the baseline.
+        index > half || index % 2 == 1
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(value: u64) -> BTreeMap<String, u64> {
+        BTreeMap::from([("c".to_string(), value)])
+    }
+
+    #[test]
+    fn a_value_since_boot_is_no_rise() {
+        let mut c = Counters::default();
+        c.record(&one(500), 0.0);
+        assert_eq!(c.rise("c", 3600.0), None);
+        c.record(&one(500), 60.0);
+        assert_eq!(c.rise("c", 3600.0), Some(0));
+        c.record(&one(503), 120.0);
+        assert_eq!(c.rise("c", 3600.0), Some(3));
+        assert_eq!(c.rise("c", 60.0), Some(3));
+        assert_eq!(c.rate("c", 60.0), Some(0.05));
+        assert_eq!(c.rise("other", 60.0), None);
+    }
+
+    #[test]
+    fn the_window_leaves_old_rises_behind() {
+        let mut c = Counters::default();
+        for minute in 0..120u32 {
+            c.record(&one(u64::from(minute.min(10))), f64::from(minute) * 60.0);
+        }
+        assert_eq!(c.rise("c", 1800.0), Some(0));
+        assert_eq!(c.rise("c", 24.0 * 3600.0), Some(10));
+    }
+
+    #[test]
+    fn a_reset_and_a_clock_set_back_start_a_new_baseline() {
+        let mut c = Counters::default();
+        c.record(&one(100), 0.0);
+        c.record(&one(5), 60.0);
+        assert_eq!(c.rise("c", 3600.0), None);
+        c.record(&one(7), 120.0);
+        assert_eq!(c.rise("c", 3600.0), Some(2));
+        c.record(&one(9), 30.0);
+        assert_eq!(c.rise("c", 3600.0), None);
+    }
+
+    #[test]
+    fn memory_is_bounded_and_the_baseline_stays() {
+        let mut c = Counters::default();
+        for i in 0..10_000u32 {
+            c.record(&one(u64::from(i)), f64::from(i));
+        }
+        let samples = &c.samples["c"];
+        assert!(samples.len() <= MAX_SAMPLES);
+        assert_eq!(samples[0].value, 0);
+        assert_eq!(c.rise("c", 86_400.0), Some(9_999));
+        c.record(&BTreeMap::new(), 10_000.0 + LONGEST_WINDOW + 1.0);
+        assert_eq!(c.rise("c", 86_400.0), None, "nobody reads it any more");
+    }
+}
