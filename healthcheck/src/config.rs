@@ -198,12 +198,17 @@ impl Deadlines {
         })
     }
 
-    /// Limit of one source in a pass of this mode: a hanging one must leave time to stop its child, to decide
-    /// and to drain.
+    /// Limit of all sources of a pass: a hanging one must leave time to stop its child, to decide and to drain.
+    #[must_use]
+    pub fn sources(&self, mode: Mode) -> Duration {
+        let rest = self.pass(mode).saturating_sub(self.drain() + Duration::from_millis(500));
+        rest.max(Duration::from_millis(100))
+    }
+
+    /// Limit of one source in a pass of this mode.
     #[must_use]
     pub fn source(&self, mode: Mode) -> Duration {
-        let rest = self.pass(mode).saturating_sub(self.drain() + Duration::from_millis(500));
-        Duration::from_millis(self.source).min(rest.max(Duration::from_millis(100)))
+        Duration::from_millis(self.source).min(self.sources(mode))
     }
 
     /// Limit of one drain call.

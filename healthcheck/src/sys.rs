@@ -18,6 +18,24 @@ pub fn kill(pid: i32, signal: i32) -> bool {
     pid > 0 && unsafe { libc::kill(pid, signal) } == 0
 }
 
+/// Sends a signal to a process group that a child of ours was made to lead; false when nobody is left in it.
+pub fn kill_group(leader: i32, signal: i32) -> bool {
+    // SAFETY: kill takes two integers; leader > 1 is asserted, since -1 would mean every process.
+    leader > 1 && unsafe { libc::kill(-leader, signal) } == 0
+}
+
+/// Makes a child end (by SIGTERM) when this process does: one that Slurm kills must leave nothing hanging.
+pub fn die_with_parent(command: &mut std::process::Command) -> &mut std::process::Command {
+    use std::os::unix::process::CommandExt;
+    // SAFETY: the closure runs between fork and exec and calls prctl only, which is async-signal-safe.
+    unsafe {
+        command.pre_exec(|| {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
+            Ok(())
+        })
+    }
+}
+
 /// Takes an exclusive lock without waiting; false when another process holds it.
 ///
 /// # Errors

@@ -1,7 +1,7 @@
 //! Children under a deadline.
 //!
-//! A source that can hang runs in a process of its own. When it misses its deadline it gets SIGTERM, a
-//! short grace, then SIGKILL; a child stuck in the kernel is left behind, never waited for, and remembered
+//! A source that can hang runs in a process group of its own. When it misses its deadline the group gets SIGTERM,
+//! a short grace, then SIGKILL; a child stuck in the kernel is left behind, never waited for, and remembered
 //! so that no second one is started beside it: one outstanding child per source.
 
 use std::fs::File;
@@ -20,6 +20,9 @@ pub const CHILD_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:
 const GRACE: Duration = Duration::from_millis(200);
 /// Time a child gets to be reaped after SIGKILL.
 const REAP: Duration = Duration::from_millis(100);
+/// How often a child that says nothing is asked whether it has ended: a process that it left behind may keep its
+/// output open for ever.
+const LOOK: Duration = Duration::from_millis(50);
 /// Most output kept of one child.
 const OUTPUT_LIMIT: usize = 4 << 20;
 
@@ -54,6 +57,8 @@ struct Running {
     deadline: Instant,
     output: Vec<u8>,
     eof: bool,
+    exited: bool,
+    late: bool,
     marker: Option<PathBuf>,
 }
 
@@ -83,7 +88,8 @@ pub fn start(name: &str, command: &mut Command, limit: Duration, outstanding: Op
                 // Without it a read could outlast the deadline; poll still works if this fails.
                 let _ = sys::set_nonblocking(out);
             }
-            Running { child, deadline: Instant::now() + limit, output: Vec::new(), eof: false, marker }
+            let deadline = Instant::now() + limit;
+            Running { child, deadline, output: Vec::new(), eof: false, exited: false, late: false, marker }
         })
         .map_err(|e| {
             Ended::NotStarted(format!("{} cannot be started: {e}", command.get_program().to_string_lossy()))
@@ -91,16 +97,19 @@ pub fn start(name: &str, command: &mut Command, limit: Duration, outstanding: Op
     Probe { name: name.into(), started }
 }
 
-/// Waits for all probes together, each until its own deadline; results come in the order given.
+/// Waits for all probes together, each until its own deadline; results come in the order given. Late ones are
+/// ended together, so that many cost no more time than one.
 pub fn finish(probes: Vec<Probe>) -> Vec<(String, Outcome)> {
     let mut probes = probes;
     loop {
         let now = Instant::now();
         let mut fds = Vec::new();
-        let mut wait = Duration::from_secs(60);
+        let mut wait = LOOK;
         for running in probes.iter_mut().filter_map(|p| p.started.as_mut().ok()) {
+            // In this order: what an ended child said is all in the pipe.
+            running.look();
             running.read();
-            if !running.eof && now < running.deadline {
+            if !running.eof && !running.exited && now < running.deadline {
                 wait = wait.min(running.deadline - now);
                 fds.extend(running.child.stdout.as_ref().map(AsRawFd::as_raw_fd));
             }
@@ -109,6 +118,20 @@ pub fn finish(probes: Vec<Probe>) -> Vec<(String, Outcome)> {
             break;
         }
         sys::poll_readable(&fds, wait);
+    }
+    let mut late = Vec::new();
+    for running in probes.iter_mut().filter_map(|p| p.started.as_mut().ok()) {
+        if !running.exited_by(running.deadline) {
+            running.late = true;
+            late.push(running);
+        }
+    }
+    for (signal, grace) in [(libc::SIGTERM, GRACE), (libc::SIGKILL, REAP)] {
+        late.iter().for_each(|r| r.signal(signal));
+        let until = Instant::now() + grace;
+        for running in &mut late {
+            running.exited_by(until);
+        }
     }
     probes.into_iter().map(|p| (p.name, p.started.map_or_else(Outcome::failed, Running::end))).collect()
 }
@@ -126,7 +149,8 @@ impl Running {
             return;
         };
         let mut buffer = [0u8; 16384];
-        loop {
+        // A child that never stops talking is left when its time is over.
+        while Instant::now() < self.deadline {
             match out.read(&mut buffer) {
                 Ok(0) => {
                     self.eof = true;
@@ -146,44 +170,46 @@ impl Running {
         }
     }
 
-    fn end(mut self) -> Outcome {
-        let ended = if self.eof && self.exited_by(self.deadline) {
-            self.child.wait().map_or(Ended::Exit(None), |s| Ended::Exit(s.code()))
-        } else {
-            self.stop()
-        };
-        Outcome { stdout: String::from_utf8_lossy(&self.output).into_owned(), ended }
+    fn look(&mut self) {
+        self.exited = self.exited || matches!(self.child.try_wait(), Ok(Some(_)));
     }
 
     fn exited_by(&mut self, deadline: Instant) -> bool {
         loop {
-            match self.child.try_wait() {
-                Ok(Some(_)) => return true,
-                Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(1)),
-                _ => return false,
+            self.look();
+            if self.exited || Instant::now() >= deadline {
+                return self.exited;
             }
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
-    fn stop(&mut self) -> Ended {
-        let pid = i32::try_from(self.child.id()).unwrap_or(0);
-        sys::kill(pid, libc::SIGTERM);
-        if !self.exited_by(Instant::now() + GRACE) {
-            sys::kill(pid, libc::SIGKILL);
-            if !self.exited_by(Instant::now() + REAP) {
+    fn pid(&self) -> i32 {
+        i32::try_from(self.child.id()).unwrap_or(0)
+    }
+
+    /// To the child and all that it started in its group.
+    fn signal(&self, signal: i32) {
+        sys::kill_group(self.pid(), signal);
+    }
+
+    fn end(mut self) -> Outcome {
+        let ended = match self.child.try_wait() {
+            Ok(Some(s)) if !self.late => Ended::Exit(s.code()),
+            // It finished in the very moment of the deadline.
+            Ok(Some(s)) if s.signal().is_none() && self.eof => Ended::Exit(s.code()),
+            Ok(Some(_)) => Ended::Deadline("no answer in time".into()),
+            _ => {
+                let pid = self.pid();
                 if let Some(marker) = &self.marker {
                     let text = format!("{pid} {}", start_time(pid).unwrap_or(0));
                     // If the mark cannot be kept the next pass starts one more child; nothing worse.
                     let _ = std::fs::write(marker, text);
                 }
-                return Ended::Deadline(format!("no answer in time; pid {pid} is stuck in the kernel"));
+                Ended::Deadline(format!("no answer in time; pid {pid} is stuck in the kernel"))
             }
-        }
-        match self.child.try_wait() {
-            // It finished in the very moment of the deadline.
-            Ok(Some(s)) if s.signal().is_none() && self.eof => Ended::Exit(s.code()),
-            _ => Ended::Deadline("no answer in time".into()),
-        }
+        };
+        Outcome { stdout: String::from_utf8_lossy(&self.output).into_owned(), ended }
     }
 }
 
@@ -257,6 +283,45 @@ mod tests {
     fn a_child_that_closes_its_output_but_stays_is_late_too() {
         let out = finish(vec![start("x", &mut sh("exec >&-; sleep 60"), Duration::from_millis(200), None)]);
         assert!(matches!(out[0].1.ended, Ended::Deadline(_)));
+    }
+
+    /// Waits until the process named in the file is gone.
+    fn gone(pid_file: &Path) -> bool {
+        let pid: i32 = std::fs::read_to_string(pid_file).unwrap().trim().parse().unwrap();
+        let until = Instant::now() + Duration::from_secs(10);
+        while start_time(pid).is_some() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        start_time(pid).is_none()
+    }
+
+    #[test]
+    fn what_a_late_child_started_ends_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("pid");
+        // A script in front of a slow program, as site checks are.
+        let script = format!("sleep 600 & echo $! > {}; wait", file.display());
+        let out = finish(vec![start("x", &mut sh(&script), Duration::from_millis(500), None)]);
+        assert!(matches!(out[0].1.ended, Ended::Deadline(_)));
+        assert!(gone(&file), "a process is left behind at every pass");
+    }
+
+    #[test]
+    fn a_daemon_that_keeps_the_output_open_does_not_make_its_starter_late() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("pid");
+        let script = format!("sleep 600 & echo $! > {}; echo started; exit 2", file.display());
+        let out = finish(vec![start("x", &mut sh(&script), Duration::from_secs(60), None)]);
+        assert_eq!((out[0].1.stdout.as_str(), &out[0].1.ended), ("started\n", &Ended::Exit(Some(2))));
+        let pid: i32 = std::fs::read_to_string(&file).unwrap().trim().parse().unwrap();
+        sys::kill(pid, libc::SIGKILL);
+    }
+
+    #[test]
+    fn a_child_that_never_stops_talking_is_late() {
+        let out = finish(vec![start("x", &mut sh("exec yes"), Duration::from_millis(300), None)]);
+        assert!(matches!(out[0].1.ended, Ended::Deadline(_)));
+        assert!(out[0].1.stdout.len() <= OUTPUT_LIMIT);
     }
 
     #[test]

@@ -18,6 +18,8 @@ use std::time::Duration;
 use crate::config::Config;
 use crate::facts::{Facts, Reading};
 use crate::mode::Mode;
+use crate::state::make_private_dir;
+use crate::sys;
 use child::{Ended, Outcome, Probe};
 
 /// First argument of a program started as the child of a source; the second is the source's name, the third its root.
@@ -50,12 +52,16 @@ pub fn read(config: &Config, mode: Mode) -> Facts {
     let limit = config.deadlines.source(mode);
     let outstanding = config.paths.state_dir.join("outstanding");
     // The folder can be missing (first run, full disk): then no mark is kept, and nothing else changes.
-    let outstanding = std::fs::create_dir_all(&outstanding).is_ok().then_some(outstanding);
+    let outstanding = if mode == Mode::Deep {
+        Some(outstanding).filter(|dir| dir.is_dir())
+    } else {
+        make_private_dir(&outstanding).is_ok().then_some(outstanding)
+    };
     let own = |name: &str, root: &Path, label: &str| -> Probe {
         match std::env::current_exe() {
             Ok(exe) => child::start(
                 label,
-                Command::new(exe).arg(CHILD_ARG).arg(name).arg(root),
+                sys::die_with_parent(Command::new(exe).arg(CHILD_ARG).arg(name).arg(root)),
                 limit,
                 outstanding.as_deref(),
             ),
@@ -74,9 +80,12 @@ pub fn read(config: &Config, mode: Mode) -> Facts {
     }
     let commands: Vec<_> = config.command.iter().filter(|c| c.modes.contains(&mode)).collect();
     for c in &commands {
-        let limit = Duration::from_millis(c.timeout);
+        // Whatever the site wants, the whole pass has its own end.
+        let limit = Duration::from_millis(c.timeout).min(config.deadlines.sources(mode));
         let label = format!("site-{}", c.name);
-        probes.push(child::start(&label, Command::new(&c.path).args(&c.args), limit, outstanding.as_deref()));
+        let mut command = Command::new(&c.path);
+        sys::die_with_parent(command.args(&c.args));
+        probes.push(child::start(&label, &mut command, limit, outstanding.as_deref()));
     }
 
     // These are cheap and cannot hang: read them while the children work.
