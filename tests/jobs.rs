@@ -25,6 +25,7 @@ fn a_program_fault_drains_nobody_and_the_user_is_told() {
             .lines()
             .any(|l| l.to_lowercase().contains(&format!("xid{code}")) || l.contains(&format!("Xid {code}")));
         assert!(told && err.contains("program"), "user's stderr: {err}");
+        c.wait(30, "the job is gone", || c.slurm(&["squeue", "-h"]).is_empty());
     }
     for node in ["n1", "n2"] {
         assert!(!c.node(node).drained(), "{:?}", c.node(node));
