@@ -3,7 +3,7 @@
 //! Exit codes: 0 nothing failed; 1 a check failed; 2 bad command line or configuration; 3 what is needed
 //! for the answer is missing.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, ValueEnum};
@@ -11,7 +11,7 @@ use healthcheck::catalogue::CATALOGUE;
 use healthcheck::config::{Config, DEFAULT_CONFIG, nearest, node_name};
 use healthcheck::mode::Mode;
 use healthcheck::verdict::Status;
-use healthcheck::{learn, pass, source, table};
+use healthcheck::{explain, learn, pass, source, table};
 
 #[derive(Parser)]
 #[command(
@@ -49,10 +49,18 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Say what a check reads, its rule, where the rule comes from and what it does.
+    /// Say what a check reads, its rule, where the rule comes from and what it does; or what a log's lines mean.
     Explain {
         /// Check id.
-        check: String,
+        #[arg(required_unless_present = "log")]
+        check: Option<String>,
+        /// Explain this log instead (`-`: standard input): dmesg, journal, syslog or raw kmsg text of any machine.
+        /// Exit code 1: a line in it takes the node out of service.
+        #[arg(long, value_name = "FILE", conflicts_with = "check")]
+        log: Option<PathBuf>,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
     },
     /// Learn this node's profile and print it as configuration.
     Learn,
@@ -126,7 +134,8 @@ fn run(args: Args) -> Result<ExitCode, (u8, String)> {
             }
             Ok(ExitCode::SUCCESS)
         }
-        Command::Explain { check } => explain(&check),
+        Command::Explain { log: Some(log), json, .. } => explain_log(&log, json),
+        Command::Explain { check, json, .. } => explain_check(&check.unwrap_or_default(), json),
         Command::Learn => {
             let config = config()?;
             let facts = source::read(&config, Mode::Deep);
@@ -160,7 +169,24 @@ fn describe(c: &healthcheck::catalogue::CheckInfo) -> serde_json::Value {
     })
 }
 
-fn explain(check: &str) -> Result<ExitCode, (u8, String)> {
+fn explain_log(log: &Path, json: bool) -> Result<ExitCode, (u8, String)> {
+    let cannot = |e: std::io::Error| (2, format!("{} cannot be read: {e}", log.display()));
+    let found = if log.as_os_str() == "-" {
+        explain::log(std::io::stdin().lock())
+    } else {
+        let file = std::fs::File::open(log).map_err(cannot)?;
+        explain::log(std::io::BufReader::new(file))
+    }
+    .map_err(cannot)?;
+    if json {
+        print(&(serde_json::to_string_pretty(&found).map_err(|e| (3, e.to_string()))? + "\n"));
+    } else {
+        print(&found.render());
+    }
+    Ok(if found.drains() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn explain_check(check: &str, json: bool) -> Result<ExitCode, (u8, String)> {
     let Some(c) = CATALOGUE.iter().find(|c| c.id == check) else {
         let near = nearest(check, CATALOGUE.iter().map(|c| c.id));
         return Err((
@@ -168,6 +194,10 @@ fn explain(check: &str) -> Result<ExitCode, (u8, String)> {
             format!("no check is called \"{check}\"{near}; `clustermax-healthcheck list` shows them all"),
         ));
     };
+    if json {
+        print(&(serde_json::to_string_pretty(&describe(c)).map_err(|e| (3, e.to_string()))? + "\n"));
+        return Ok(ExitCode::SUCCESS);
+    }
     let modes: Vec<&str> = c.modes.iter().map(|m| m.word()).collect();
     print(&format!(
         "{}\n  reads:   {}\n  rule:    {}\n  source:  {}\n  reads in a row before a fault: {}\n  modes:   {}\n  action:  {}\n  reasons: {}\n",

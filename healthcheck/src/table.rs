@@ -73,6 +73,6 @@ pub fn list(config: &Config) -> String {
 }
 
 /// Terminal escapes in outside text (kernel lines, command output) are shown, not obeyed.
-fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

@@ -13,6 +13,7 @@ use std::sync::OnceLock;
 use serde::{Deserialize, Serialize};
 
 use crate::kmsg::Record;
+use crate::nvlink5::{self, Decoded, Resolution};
 use crate::verdict::{Action, Fault};
 
 /// Longest text kept of a line, in bytes.
@@ -647,12 +648,33 @@ fn registers(message: &str) -> Option<Vec<u32>> {
 }
 
 /// Xids 144 to 150: `RLW_REMAP Nonfatal XC0 i0 Link 00 (0x00000004 0x00000001 ...)`. `Nonfatal` needs an Xid 154 to mean more.
+/// `Fatal` drains when the registers say reset too; registers that no rule knows leave it to the GPU's state.
 fn nvlink5(policy: Policy, message: &str) -> Policy {
-    match nvlink5_word(message) {
-        Some(Word::Fatal) => Policy { severity: Severity::Fatal, drain: Drain::Yes, ..policy },
-        Some(_) => harmless(policy, Severity::Warn),
-        None => Policy { severity: Severity::Warn, ..policy },
+    let decoded = nvlink5_decoded(policy.code, message);
+    let resolution = decoded.map(|d| d.resolution);
+    match (nvlink5_word(message), resolution) {
+        (Some(Word::Fatal), Some(Resolution::ResetGpu)) => {
+            Policy { severity: Severity::Fatal, drain: Drain::Yes, ..policy }
+        }
+        (Some(_), Some(Resolution::None)) => harmless(policy, Severity::Warn),
+        (Some(Word::Fatal), _) => Policy { severity: Severity::Fatal, ..policy },
+        (Some(_), _) => harmless(policy, Severity::Warn),
+        (None, _) => Policy { severity: Severity::Warn, ..policy },
     }
+}
+
+/// What the registers of an Xid 144 to 150 mean; none for another code, without registers, or where no rule fits.
+#[must_use]
+pub fn nvlink5_registers(event: &KernelEvent) -> Option<Decoded> {
+    match event.kind {
+        Kind::Xid { code: code @ 144..=150, .. } => nvlink5_decoded(code, &event.message),
+        _ => None,
+    }
+}
+
+fn nvlink5_decoded(code: u32, message: &str) -> Option<Decoded> {
+    let unit = message.split_ascii_whitespace().next().unwrap_or_default();
+    nvlink5::decode(code, unit, &registers(message)?)
 }
 
 /// The severity word right before `XC<n>`, `i<n>` or `Link`, with registers that end the line: a process name never does.
@@ -1013,11 +1035,24 @@ mod tests {
         }
         for text in [
             "144, SAW_MVB Fatal XC0 i0 Link 03 (0x00000001 0x00000002 0x0 0x0 0x0 0x0)",
-            "149, NETIR_LINK_DOWN Fatal XC0 i1 Link 17 (0x1)",
-            "150, MSE_WATCHDOG Fatal i0 Link 1 (0x1 0x2)",
+            "149, NETIR_LINK_DOWN Fatal XC0 i1 Link 17 (0x004505c6 0x0)",
+            "150, MSE_WATCHDOG Fatal i0 Link 1 (0x0 0x0)",
         ] {
             assert_eq!(meaning(&line(text)), (Drain::Yes, Action::ResetGpu, Severity::Fatal), "{text}");
         }
+        // Registers that no rule knows, or that leave it to Xid 154: the GPU's state decides.
+        for text in [
+            "144, SAW_MVB Fatal XC0 i0 Link 03 (0x00000001 0x00001000)",
+            "149, NETIR_LINK_DOWN Fatal XC0 i1 Link 17 (0x1)",
+            "145, RLW_REMAP Fatal XC0 i0 Link 00 (0x4 0x1)",
+        ] {
+            assert_eq!(meaning(&line(text)), (Drain::IfState, Action::ResetGpu, Severity::Fatal), "{text}");
+        }
+        // A link taken down on purpose: the registers say that nothing is to be done.
+        assert_eq!(
+            meaning(&line("149, NETIR_LINK_DOWN Fatal XC0 i1 Link 17 (0x02600011 0x0)")),
+            (Drain::No, Action::None, Severity::Warn)
+        );
         for text in [
             "147, something",
             "147, Fatal",

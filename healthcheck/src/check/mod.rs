@@ -7,6 +7,8 @@ mod ib;
 mod kernel;
 mod site;
 
+pub(crate) use kernel::check_of;
+
 use std::collections::BTreeMap;
 
 use crate::catalogue::CATALOGUE;
