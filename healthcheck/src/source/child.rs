@@ -4,12 +4,14 @@
 //! a short grace, then SIGKILL; a child stuck in the kernel is left behind, never waited for, and remembered
 //! so that no second one is started beside it: one outstanding child per source.
 
+use std::cell::RefCell;
 use std::fs::File;
-use std::io::Read;
-use std::os::fd::AsRawFd;
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use crate::sys;
@@ -23,6 +25,8 @@ const REAP: Duration = Duration::from_millis(100);
 /// How often a child that says nothing is asked whether it has ended: a process that it left behind may keep its
 /// output open for ever.
 const LOOK: Duration = Duration::from_millis(50);
+/// Last line of each answer of a [`Resident`].
+pub const END_OF_ANSWER: &str = "\"End\"\n";
 /// Most output kept of one child.
 const OUTPUT_LIMIT: usize = 4 << 20;
 
@@ -60,6 +64,23 @@ struct Running {
     exited: bool,
     late: bool,
     marker: Option<PathBuf>,
+    /// Where a resident child goes back to after its answer.
+    home: Option<Rc<RefCell<Option<Child>>>>,
+}
+
+/// A child that stays and answers again and again: each line on its standard input is a question, each answer ends with
+/// [`END_OF_ANSWER`]. One that misses a deadline is ended as any other late child, and the next question starts another.
+#[derive(Debug, Default)]
+pub struct Resident {
+    home: Rc<RefCell<Option<Child>>>,
+}
+
+/// What a caller does while it waits for children.
+pub struct Meanwhile<'a> {
+    /// Descriptors that wake it.
+    pub fds: Vec<RawFd>,
+    /// The work: done at least every 50 ms, must not block for long.
+    pub work: &'a mut dyn FnMut(),
 }
 
 /// Starts `command` for the source `name`, with a clean environment, nothing on standard input and
@@ -67,6 +88,16 @@ struct Running {
 ///
 /// `outstanding` is a folder for the mark of a child that had to be left behind; `None` keeps none.
 pub fn start(name: &str, command: &mut Command, limit: Duration, outstanding: Option<&Path>) -> Probe {
+    spawn(name, command, limit, outstanding, Stdio::null())
+}
+
+fn spawn(
+    name: &str,
+    command: &mut Command,
+    limit: Duration,
+    outstanding: Option<&Path>,
+    stdin: Stdio,
+) -> Probe {
     let marker = outstanding.map(|dir| dir.join(format!("{name}.pid")));
     if let Some(pid) = marker.as_deref().and_then(still_stuck) {
         let why = format!("an earlier probe (pid {pid}) is still stuck; no second one is started");
@@ -77,29 +108,24 @@ pub fn start(name: &str, command: &mut Command, limit: Duration, outstanding: Op
         .env("PATH", CHILD_PATH)
         .env("LC_ALL", "C")
         .current_dir("/")
-        .stdin(Stdio::null())
+        .stdin(stdin)
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .process_group(0);
-    let started = command
-        .spawn()
-        .map(|mut child| {
-            if let Some(out) = child.stdout.as_mut() {
-                // Without it a read could outlast the deadline; poll still works if this fails.
-                let _ = sys::set_nonblocking(out);
-            }
-            let deadline = Instant::now() + limit;
-            Running { child, deadline, output: Vec::new(), eof: false, exited: false, late: false, marker }
-        })
-        .map_err(|e| {
-            Ended::NotStarted(format!("{} cannot be started: {e}", command.get_program().to_string_lossy()))
-        });
+    let started = command.spawn().map(|child| Running::new(child, limit, marker)).map_err(|e| {
+        Ended::NotStarted(format!("{} cannot be started: {e}", command.get_program().to_string_lossy()))
+    });
     Probe { name: name.into(), started }
 }
 
 /// Waits for all probes together, each until its own deadline; results come in the order given. Late ones are
 /// ended together, so that many cost no more time than one.
 pub fn finish(probes: Vec<Probe>) -> Vec<(String, Outcome)> {
+    finish_with(probes, &mut Meanwhile { fds: Vec::new(), work: &mut || {} })
+}
+
+/// As [`finish`], while other work goes on.
+pub fn finish_with(probes: Vec<Probe>, meanwhile: &mut Meanwhile<'_>) -> Vec<(String, Outcome)> {
     let mut probes = probes;
     loop {
         let now = Instant::now();
@@ -109,7 +135,7 @@ pub fn finish(probes: Vec<Probe>) -> Vec<(String, Outcome)> {
             // In this order: what an ended child said is all in the pipe.
             running.look();
             running.read();
-            if !running.eof && !running.exited && now < running.deadline {
+            if !running.eof && !running.exited && !running.answered() && now < running.deadline {
                 wait = wait.min(running.deadline - now);
                 fds.extend(running.child.stdout.as_ref().map(AsRawFd::as_raw_fd));
             }
@@ -117,11 +143,13 @@ pub fn finish(probes: Vec<Probe>) -> Vec<(String, Outcome)> {
         if fds.is_empty() {
             break;
         }
+        fds.extend(&meanwhile.fds);
         sys::poll_readable(&fds, wait);
+        (meanwhile.work)();
     }
     let mut late = Vec::new();
     for running in probes.iter_mut().filter_map(|p| p.started.as_mut().ok()) {
-        if !running.exited_by(running.deadline) {
+        if !running.answered() && !running.exited_by(running.deadline) {
             running.late = true;
             late.push(running);
         }
@@ -142,7 +170,86 @@ impl Outcome {
     }
 }
 
+impl Resident {
+    /// Asks the child, or starts it with `command` first.
+    pub fn ask(
+        &mut self,
+        name: &str,
+        command: &mut Command,
+        limit: Duration,
+        outstanding: Option<&Path>,
+    ) -> Probe {
+        if let Some(mut child) = self.home.borrow_mut().take()
+            && matches!(child.try_wait(), Ok(None))
+            && question(&mut child)
+        {
+            let marker = outstanding.map(|dir| dir.join(format!("{name}.pid")));
+            let home = Some(self.home.clone());
+            return Probe {
+                name: name.into(),
+                started: Ok(Running { home, ..Running::new(child, limit, marker) }),
+            };
+        }
+        let mut probe = spawn(name, command, limit, outstanding, Stdio::piped());
+        if let Ok(running) = &mut probe.started {
+            running.home = Some(self.home.clone());
+            // A child that is gone already shows in the answer.
+            question(&mut running.child);
+        }
+        probe
+    }
+
+    /// Lets the child go: it ends when its standard input does.
+    pub fn release(&mut self) {
+        let Some(mut child) = self.home.borrow_mut().take() else { return };
+        drop(child.stdin.take());
+        let mut running = Running::new(child, Duration::ZERO, None);
+        for (signal, grace) in [(0, GRACE), (libc::SIGTERM, GRACE), (libc::SIGKILL, REAP)] {
+            if signal != 0 {
+                running.signal(signal);
+            }
+            if running.exited_by(Instant::now() + grace) {
+                break;
+            }
+        }
+    }
+}
+
+impl Drop for Resident {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+/// One question; false when the child does not listen any more.
+fn question(child: &mut Child) -> bool {
+    child.stdin.as_mut().is_some_and(|stdin| stdin.write_all(b"\n").is_ok())
+}
+
 impl Running {
+    fn new(mut child: Child, limit: Duration, marker: Option<PathBuf>) -> Self {
+        if let Some(out) = child.stdout.as_mut() {
+            // Without it a read could outlast the deadline; poll still works if this fails.
+            let _ = sys::set_nonblocking(out);
+        }
+        let deadline = Instant::now() + limit;
+        Running {
+            child,
+            deadline,
+            output: Vec::new(),
+            eof: false,
+            exited: false,
+            late: false,
+            marker,
+            home: None,
+        }
+    }
+
+    /// A resident child has said all it had to say.
+    fn answered(&self) -> bool {
+        self.home.is_some() && self.output.ends_with(END_OF_ANSWER.as_bytes())
+    }
+
     fn read(&mut self) {
         let Some(out) = self.child.stdout.as_mut() else {
             self.eof = true;
@@ -194,6 +301,13 @@ impl Running {
     }
 
     fn end(mut self) -> Outcome {
+        if self.answered() {
+            let stdout = String::from_utf8_lossy(&self.output).into_owned();
+            if let Some(home) = self.home.take().filter(|_| !self.exited) {
+                home.replace(Some(self.child));
+            }
+            return Outcome { stdout, ended: Ended::Exit(Some(0)) };
+        }
         let ended = match self.child.try_wait() {
             Ok(Some(s)) if !self.late => Ended::Exit(s.code()),
             // It finished in the very moment of the deadline.
@@ -261,6 +375,36 @@ mod tests {
         assert_eq!(out[0].1.stdout, "one\n");
         assert_eq!(out[0].1.ended, Ended::Exit(Some(3)));
         assert_eq!(out[1].1.ended, Ended::Exit(Some(0)));
+    }
+
+    #[test]
+    fn a_resident_child_answers_again_and_is_replaced_when_it_hangs() {
+        let script = "while read -r line; do n=$((n+1)); echo $n $$; echo '\"End\"'; [ $n = 2 ] && exec sleep 60; done";
+        let mut resident = Resident::default();
+        let ask = |resident: &mut Resident, limit| {
+            let probe = resident.ask("r", &mut sh(script), Duration::from_millis(limit), None);
+            finish(vec![probe]).remove(0).1
+        };
+        let first = ask(&mut resident, 20_000);
+        assert!(first.stdout.starts_with("1 "), "{first:?}");
+        assert_eq!(first.ended, Ended::Exit(Some(0)));
+        let second = ask(&mut resident, 20_000);
+        assert!(second.stdout.starts_with("2 "), "{second:?}");
+        assert_eq!(first.stdout.lines().next().unwrap()[2..], second.stdout.lines().next().unwrap()[2..]);
+        assert!(matches!(ask(&mut resident, 300).ended, Ended::Deadline(_)));
+        let other = ask(&mut resident, 20_000);
+        assert!(other.stdout.starts_with("1 "), "{other:?}");
+        resident.release();
+        assert!(resident.home.borrow().is_none());
+    }
+
+    #[test]
+    fn work_goes_on_while_children_are_slow() {
+        let mut rounds = 0;
+        let mut meanwhile = Meanwhile { fds: Vec::new(), work: &mut || rounds += 1 };
+        let slow = start("s", &mut sh("sleep 0.5; echo done"), Duration::from_secs(20), None);
+        assert_eq!(finish_with(vec![slow], &mut meanwhile)[0].1.stdout, "done\n");
+        assert!(rounds >= 2, "{rounds}");
     }
 
     #[test]

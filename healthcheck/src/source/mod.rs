@@ -20,7 +20,7 @@ use crate::facts::{Facts, Reading};
 use crate::mode::Mode;
 use crate::state::make_private_dir;
 use crate::sys;
-use child::{Ended, Outcome, Probe};
+use child::{Ended, Meanwhile, Outcome, Probe, Resident};
 
 /// First argument of a program started as the child of a source; the second is the source's name, the third its root.
 pub const CHILD_ARG: &str = "__source";
@@ -38,6 +38,7 @@ pub fn child_main() -> Option<ExitCode> {
     let root = Path::new(&root);
     match name.to_str() {
         Some("nvml") => nvml::child(root),
+        Some("nvml-resident") => nvml::resident(root),
         Some("infiniband") => infiniband::child(root),
         Some("pci") => pci::child(root),
         Some("mount") => return Some(mounts::child(root)),
@@ -49,6 +50,17 @@ pub fn child_main() -> Option<ExitCode> {
 /// Reads every source that the mode and the profile ask for, except the kernel log, which needs the state.
 #[must_use]
 pub fn read(config: &Config, mode: Mode) -> Facts {
+    read_with(config, mode, None, &mut Meanwhile { fds: Vec::new(), work: &mut || {} })
+}
+
+/// As [`read`], with an NVML child that stays between passes, while other work goes on.
+#[must_use]
+pub fn read_with(
+    config: &Config,
+    mode: Mode,
+    resident: Option<&mut Resident>,
+    meanwhile: &mut Meanwhile<'_>,
+) -> Facts {
     let limit = config.deadlines.source(mode);
     let outstanding = config.paths.state_dir.join("outstanding");
     // The folder can be missing (first run, full disk): then no mark is kept, and nothing else changes.
@@ -68,8 +80,16 @@ pub fn read(config: &Config, mode: Mode) -> Facts {
             Err(e) => child::start(label, &mut Command::new(format!("(own program: {e})")), limit, None),
         }
     };
+    let nvml = match (resident, std::env::current_exe()) {
+        (Some(resident), Ok(exe)) => {
+            let mut command = Command::new(exe);
+            command.args([CHILD_ARG, "nvml-resident"]).arg(&config.paths.nvml);
+            resident.ask("nvml", sys::die_with_parent(&mut command), limit, outstanding.as_deref())
+        }
+        _ => own("nvml", &config.paths.nvml, "nvml"),
+    };
     let mut probes = vec![
-        own("nvml", &config.paths.nvml, "nvml"),
+        nvml,
         own("pci", &config.paths.sysfs, "pci"),
         own("infiniband", &config.paths.sysfs, "infiniband"),
     ];
@@ -101,7 +121,8 @@ pub fn read(config: &Config, mode: Mode) -> Facts {
         facts.space.insert(s.path.display().to_string(), mounts::space(&s.path));
     }
 
-    let outcomes: Vec<Outcome> = child::finish(probes).into_iter().map(|(_, outcome)| outcome).collect();
+    let outcomes: Vec<Outcome> =
+        child::finish_with(probes, meanwhile).into_iter().map(|(_, outcome)| outcome).collect();
     let (fixed, rest) = outcomes.split_at(fixed);
     if let [nvml, pci, ib] = fixed {
         facts.nvml = nvml::parse(nvml);

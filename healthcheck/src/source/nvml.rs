@@ -2,6 +2,7 @@
 //! driver call hangs does not hide the ones read before it.
 
 use std::collections::BTreeMap;
+use std::io::{BufRead, Write};
 use std::path::Path;
 
 use nvml_wrapper::enum_wrappers::device::{
@@ -14,7 +15,7 @@ use nvml_wrapper::{Device, Nvml};
 use serde::{Deserialize, Serialize};
 
 use super::answer;
-use super::child::{Ended, Outcome};
+use super::child::{END_OF_ANSWER, Ended, Outcome};
 use crate::facts::{NvmlFacts, NvmlGpu, Reading};
 
 /// `NVML_FI_DEV_REMAPPED_PENDING`.
@@ -37,26 +38,71 @@ enum Line {
 /// Body of the child: `library` is a path or a name for the dynamic linker.
 pub fn child(library: &Path) {
     if let Err(e) = read(library, &mut |line| answer(&line)) {
-        let library_missing = matches!(e, NvmlError::LibloadingError(_));
-        let why = if library_missing {
-            format!("{} cannot be loaded: {e}", library.display())
-        } else {
-            format!("NVML does not start: {e}")
-        };
-        answer(&Line::Failed { library_missing, why });
+        fail(library, &e);
     }
 }
 
+fn fail(library: &Path, e: &NvmlError) {
+    let library_missing = matches!(e, NvmlError::LibloadingError(_));
+    let why = if library_missing {
+        format!("{} cannot be loaded: {e}", library.display())
+    } else {
+        format!("NVML does not start: {e}")
+    };
+    answer(&Line::Failed { library_missing, why });
+}
+
+/// Body of the resident child: NVML stays open, and each line on standard input asks for one answer. It ends after a failure
+/// or a lost GPU, because a library that was opened before the driver was mended may go on failing.
+pub fn resident(library: &Path) {
+    let mut open = None;
+    for question in std::io::stdin().lock().lines() {
+        if question.is_err() {
+            return;
+        }
+        let mut sick = false;
+        let mut emit = |line: Line| {
+            sick |= matches!(&line, Line::Gpu(g) if g.lost);
+            answer(&line);
+        };
+        let read = match &open {
+            Some(nvml) => look(nvml, &mut emit),
+            None => start(library).and_then(|nvml| look(open.insert(nvml), &mut emit)),
+        };
+        if let Err(e) = &read {
+            fail(library, e);
+        }
+        let mut out = std::io::stdout().lock();
+        if out.write_all(END_OF_ANSWER.as_bytes()).and_then(|()| out.flush()).is_err()
+            || sick
+            || read.is_err()
+        {
+            break;
+        }
+    }
+    // Shutting down can hang with a sick driver; the process ends anyway.
+    std::mem::forget(open);
+}
+
+fn start(library: &Path) -> Result<Nvml, NvmlError> {
+    Nvml::builder().lib_path(library.as_os_str()).init()
+}
+
 fn read(library: &Path, emit: &mut dyn FnMut(Line)) -> Result<(), NvmlError> {
-    let nvml = Nvml::builder().lib_path(library.as_os_str()).init()?;
+    let nvml = start(library)?;
+    let done = look(&nvml, emit);
+    // Shutting down can hang with a sick driver; the process ends anyway.
+    std::mem::forget(nvml);
+    done
+}
+
+fn look(nvml: &Nvml, emit: &mut dyn FnMut(Line)) -> Result<(), NvmlError> {
     let version = nvml.sys_driver_version().unwrap_or_else(|e| format!("unknown ({e})"));
     let count = nvml.device_count()?;
     emit(Line::Driver { version, count });
     for index in 0..count {
-        emit(Line::Gpu(Box::new(gpu(&nvml, index))));
+        emit(Line::Gpu(Box::new(gpu(nvml, index))));
     }
-    // Shutting down can hang with a sick driver; the process ends anyway.
-    std::mem::forget(nvml);
     Ok(())
 }
 
