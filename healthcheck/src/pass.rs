@@ -12,7 +12,7 @@ use crate::jobs::{self, Job, JobEvent};
 use crate::kmsg::Reader;
 use crate::mode::Mode;
 use crate::source;
-use crate::state::{KnownGpu, Locked, State, write_atomic};
+use crate::state::{self, KnownGpu, Locked, State, write_atomic};
 use crate::verdict::{Action, Finding, Status, VERDICT_SCHEMA, Verdict};
 use crate::xid::{Fold, Folded, Scanner};
 
@@ -20,6 +20,11 @@ use crate::xid::{Fold, Folded, Scanner};
 const VERDICT_FILE_MAX: usize = 4096;
 /// Longest time spent on reading the kernel log; what is left is read by the next pass.
 const KERNEL_LOG_LIMIT: Duration = Duration::from_millis(1500);
+/// Longest wait for another pass that holds the state.
+const LOCK_WAIT: Duration = Duration::from_secs(2);
+/// A node without memory acts on what the kernel log says of this time before, in seconds; older lines were most
+/// likely acted on.
+const MEMORYLESS: f64 = 600.0;
 /// Time a child of `clustermax-drain` may take beyond its own deadline before it is stopped.
 const DRAIN_SLACK: Duration = Duration::from_millis(400);
 /// Longest time `clustermax-drain --confirm` waits for the brake's second look.
@@ -50,9 +55,14 @@ pub fn run(config: &Config, mode: Mode, own_job: Option<&str>) -> Report {
     let until = begun + config.deadlines.pass(mode);
     let mut facts = source::read(config, mode);
     let now = unix_time();
-    let mut state = open_state(config, mode, &mut facts, now);
+    let (mut state, remembers) = open_state(config, mode, &mut facts, now, until);
     // Read under the lock: of two passes at once only one may see a new line.
-    facts.kernel = Reading::Value(read_kernel_log(config, &facts.boot_id, state.history(), now, until));
+    let mut kernel = read_kernel_log(config, &facts.boot_id, state.history(), now, until);
+    if !remembers {
+        state.history().close_older(MEMORYLESS, facts.uptime);
+    }
+    kernel.events.clone_from(&state.history().events);
+    facts.kernel = Reading::Value(kernel);
     state.history().counters.record(&facts.counters, now);
     let mut jobs = jobs::list(&config.paths.run_dir);
     facts.jobs = jobs.iter().map(Job::here).collect();
@@ -127,16 +137,14 @@ pub fn timestamp() -> String {
 #[must_use]
 pub fn inventory(config: &Config) -> BTreeMap<String, KnownGpu> {
     let boot_id = source::boot_id(&config.paths.procfs);
-    Locked::open(&config.paths.state_dir, &boot_id, unix_time())
-        .map(|l| l.state.inventory.clone())
-        .unwrap_or_default()
+    state::peek(&config.paths.state_dir, &boot_id, unix_time()).map(|s| s.inventory).unwrap_or_default()
 }
 
 fn left(until: Instant, most: Duration) -> Duration {
     until.saturating_duration_since(Instant::now()).min(most)
 }
 
-/// The state, locked; or, when it cannot be had, an empty one that is not kept.
+/// The state, locked; or, when it cannot be had, a copy that is not kept.
 enum History {
     Kept(Box<Locked>),
     Lent(State),
@@ -171,17 +179,24 @@ fn complain(verdict: &mut Verdict, why: &str) {
     }
 }
 
-fn open_state(config: &Config, mode: Mode, facts: &mut Facts, now: f64) -> History {
-    match Locked::open(&config.paths.state_dir, &facts.boot_id, now) {
+/// The state, and whether the node remembers by it what it has acted on.
+fn open_state(config: &Config, mode: Mode, facts: &mut Facts, now: f64, until: Instant) -> (History, bool) {
+    let dir = &config.paths.state_dir;
+    match Locked::open(dir, &facts.boot_id, now, left(until, LOCK_WAIT)) {
         Ok(locked) => {
+            let remembers = locked.complaint.is_none();
             facts.complaints.extend(locked.complaint.clone());
-            History::Kept(Box::new(locked))
+            (History::Kept(Box::new(locked)), remembers)
         }
-        // A user looking by hand cannot read root's state: not worth a complaint.
-        Err(_) if mode == Mode::Deep => History::Lent(State::default()),
         Err(why) => {
-            facts.complaints.push(why);
-            History::Lent(State::default())
+            // A user looking by hand cannot read root's state: not worth a complaint.
+            if mode != Mode::Deep {
+                facts.complaints.push(why);
+            }
+            // Without what was written last, every line of this boot would be new again.
+            let copy = state::peek(dir, &facts.boot_id, now);
+            let remembers = copy.is_some();
+            (History::Lent(copy.unwrap_or_default()), remembers)
         }
     }
 }
@@ -205,7 +220,6 @@ fn read_kernel_log(
             Err(e) => facts.unread.push(e.to_string()),
         }
     }
-    facts.events.clone_from(&history.events);
     facts
 }
 
@@ -367,7 +381,8 @@ fn answer(
         let keys: Vec<String> =
             verdict.findings.iter().filter(|f| f.drains()).filter_map(|f| f.event.clone()).collect();
         if !keys.is_empty() {
-            match Locked::open(&config.paths.state_dir, &verdict.boot_id, unix_time()) {
+            let wait = left(until, LOCK_WAIT);
+            match Locked::open(&config.paths.state_dir, &verdict.boot_id, unix_time(), wait) {
                 Ok(mut locked) => {
                     locked.state.handled(&keys);
                     if let Err(why) = locked.save() {
@@ -482,5 +497,76 @@ mod tests {
         let node = Finding { device: None, scope: Scope::Node, ..f.clone() };
         assert!(Verdict::concerns(&node, &[]));
         assert!(!Verdict::concerns(&Finding { observe: true, ..f }, &[3]));
+    }
+
+    /// A node in a folder: its kernel log holds one uncontained memory error of a GPU that it knows.
+    fn node(dir: &Path, uptime: &str) -> Config {
+        let put = |path: &str, text: &str| {
+            let path = dir.join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        put("proc/sys/kernel/random/boot_id", "b\n");
+        put("proc/uptime", uptime);
+        put(
+            "kmsg",
+            "3,7,1000000,-;NVRM: Xid (PCI:74da:5d:00): 95, pid='<unknown>', name=<unknown>, Uncontained: LTC TAG (0x2,0x1). RST: Yes, D-RST: No\n",
+        );
+        let mut config = Config { node: "n1".into(), ..Config::default() };
+        config.paths.procfs = dir.join("proc");
+        config.paths.sysfs = dir.join("sys");
+        config.paths.dev = dir.join("dev");
+        config.paths.kmsg = dir.join("kmsg");
+        config.paths.nvml = dir.join("none.so");
+        config.paths.run_dir = dir.join("run");
+        config.paths.state_dir = dir.join("state");
+        let mut locked = Locked::open(&dir.join("state"), "b", 0.0, LOCK_WAIT).unwrap();
+        locked.state.inventory.insert("74da:5d:00.0".into(), KnownGpu { minor: 3, uuid: "GPU-3".into() });
+        locked.save().unwrap();
+        config
+    }
+
+    fn xid95(config: &Config) -> Option<(Status, bool)> {
+        let verdict = run(config, Mode::Prolog, None).verdict;
+        verdict.findings.iter().find(|f| f.token == "xid95").map(|f| (f.status, f.drains()))
+    }
+
+    #[test]
+    fn an_event_is_acted_on_once_even_when_another_pass_holds_the_state() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = node(dir.path(), "100.0 1.0");
+        assert_eq!(xid95(&config), Some((Status::Fail, true)));
+        assert_eq!(xid95(&config), Some((Status::Warn, false)));
+        let held = Locked::open(&config.paths.state_dir, "b", 0.0, LOCK_WAIT).unwrap();
+        assert_eq!(xid95(&config), Some((Status::Warn, false)), "an operator gave the node back");
+        drop(held);
+    }
+
+    #[test]
+    fn a_damaged_state_does_not_make_old_events_new() {
+        for (uptime, status) in [("100000.0 1.0", Status::Warn), ("100.0 1.0", Status::Fail)] {
+            let dir = tempfile::tempdir().unwrap();
+            let config = node(dir.path(), uptime);
+            // A line without an address, since the node forgets its GPUs as well.
+            let line = "3,7,1000000,-;NVRM: nvidia-uvm: uvm encountered global fatal error 0x60, requiring os reboot to recover.\n";
+            std::fs::write(dir.path().join("kmsg"), line).unwrap();
+            let uvm = || {
+                let findings = run(&config, Mode::Prolog, None).verdict.findings;
+                findings.iter().find(|f| f.check == "gpu.lost_text").map(|f| f.status)
+            };
+            assert_eq!(uvm(), Some(Status::Fail));
+            std::fs::write(config.paths.state_dir.join("state.json"), "{\"boot_id\":\"b").unwrap();
+            assert_eq!(uvm(), Some(status), "{uptime}");
+        }
+    }
+
+    #[test]
+    fn a_node_that_cannot_keep_state_still_acts_on_what_is_new() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = node(dir.path(), "100.0 1.0");
+        let held = Locked::open(&config.paths.state_dir, "b", 0.0, LOCK_WAIT).unwrap();
+        assert_eq!(xid95(&config), Some((Status::Fail, true)));
+        drop(held);
+        assert_eq!(xid95(&config), Some((Status::Fail, true)), "not lost for the next pass");
     }
 }

@@ -18,8 +18,6 @@ use crate::kmsg::Cursor;
 use crate::sys;
 use crate::xid::recovery_action;
 
-/// Longest wait for another pass that holds the state.
-const LOCK_WAIT: Duration = Duration::from_secs(2);
 /// Most kernel events kept; the oldest handled ones go first.
 const MAX_EVENTS: usize = 256;
 /// Handled events are shown for a day.
@@ -71,16 +69,16 @@ pub struct Locked {
     _lock: File,
     /// The state.
     pub state: State,
-    /// What was wrong with the file, if anything.
+    /// What was wrong with the file, if anything: then what the node had remembered is lost.
     pub complaint: Option<String>,
 }
 
 impl Locked {
-    /// Locks and reads `DIR/state.json`.
+    /// Locks and reads `DIR/state.json`; waits up to `wait` for another pass that holds it.
     ///
     /// # Errors
     /// One sentence: the folder cannot be made or locked, or another pass holds it for too long.
-    pub fn open(dir: &Path, boot_id: &str, now: f64) -> Result<Locked, String> {
+    pub fn open(dir: &Path, boot_id: &str, now: f64, wait: Duration) -> Result<Locked, String> {
         make_private_dir(dir).map_err(|e| format!("{} cannot be made: {e}", dir.display()))?;
         let lock_path = dir.join("state.lock");
         let lock = File::options()
@@ -89,7 +87,7 @@ impl Locked {
             .write(true)
             .open(&lock_path)
             .map_err(|e| format!("{} cannot be opened: {e}", lock_path.display()))?;
-        let until = Instant::now() + LOCK_WAIT;
+        let until = Instant::now() + wait;
         loop {
             match sys::try_lock(&lock) {
                 Ok(true) => break,
@@ -114,6 +112,17 @@ impl Locked {
         write_atomic(&self.path, text.as_bytes(), 0o600, None)
             .map_err(|e| format!("{} cannot be written: {e}", self.path.display()))
     }
+}
+
+/// The state as it was last written, for a pass that cannot have the lock; nothing is changed. None when it cannot
+/// be read, or was never written.
+#[must_use]
+pub fn peek(dir: &Path, boot_id: &str, now: f64) -> Option<State> {
+    let text = std::fs::read_to_string(dir.join("state.json")).ok()?;
+    let mut state: State = serde_json::from_str(&text).ok()?;
+    state.new_boot(boot_id);
+    state.forget_old(now);
+    Some(state)
 }
 
 fn read(path: &Path) -> (State, Option<String>) {
@@ -176,6 +185,14 @@ impl State {
         }
     }
 
+    /// Closes events older than `age` seconds, by the clock of the kernel log. For a node that lost its memory:
+    /// what is old was most likely answered, and a node that an operator gave back must not be drained for it again.
+    pub fn close_older(&mut self, age: f64, uptime: f64) {
+        #[allow(clippy::cast_precision_loss, reason = "microseconds of centuries fit")]
+        let old = |e: &SeenEvent| uptime - e.event.usec as f64 / 1e6 > age;
+        self.events.iter_mut().filter(|e| old(e)).for_each(|e| e.handled = true);
+    }
+
     /// Marks events as answered.
     pub fn handled(&mut self, keys: &[String]) {
         for e in self.events.iter_mut().filter(|e| keys.contains(&e.key)) {
@@ -233,15 +250,15 @@ mod tests {
     fn state_survives_and_a_reboot_closes_events() {
         let dir = tempfile::tempdir().unwrap();
         let d = dir.path().join("s");
-        let mut s = Locked::open(&d, "boot1", 0.0).unwrap();
+        let mut s = Locked::open(&d, "boot1", 0.0, Duration::ZERO).unwrap();
         s.state.strikes.insert("k".into(), Strike { count: 2, last: 1.0 });
         s.state.inventory.insert("0000:5d:00.0".into(), KnownGpu { minor: 3, uuid: "GPU-1".into() });
         s.save().unwrap();
         drop(s);
-        let s = Locked::open(&d, "boot1", 0.0).unwrap();
+        let s = Locked::open(&d, "boot1", 0.0, Duration::ZERO).unwrap();
         assert_eq!(s.state.strikes["k"].count, 2);
         drop(s);
-        let s = Locked::open(&d, "boot2", 0.0).unwrap();
+        let s = Locked::open(&d, "boot2", 0.0, Duration::ZERO).unwrap();
         assert!(s.state.strikes.is_empty());
         assert_eq!(s.state.inventory.len(), 1);
     }
@@ -267,10 +284,25 @@ mod tests {
     }
 
     #[test]
+    fn a_pass_without_the_lock_still_knows_what_was_done() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(peek(dir.path(), "b", 0.0), None);
+        let mut held = Locked::open(dir.path(), "b", 0.0, Duration::ZERO).unwrap();
+        held.state.strikes.insert("k".into(), Strike { count: 2, last: 1.0 });
+        held.save().unwrap();
+        assert!(Locked::open(dir.path(), "b", 0.0, Duration::ZERO).is_err());
+        assert_eq!(peek(dir.path(), "b", 0.0).unwrap().strikes["k"].count, 2);
+        assert!(peek(dir.path(), "another boot", 0.0).unwrap().strikes.is_empty());
+        std::fs::write(dir.path().join("state.json"), "{half").unwrap();
+        assert_eq!(peek(dir.path(), "b", 0.0), None);
+        assert!(dir.path().join("state.json").exists(), "it is not this pass's to set aside");
+    }
+
+    #[test]
     fn a_half_written_state_is_set_aside() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("state.json"), "{\"boot_id\":\"b").unwrap();
-        let s = Locked::open(dir.path(), "b", 0.0).unwrap();
+        let s = Locked::open(dir.path(), "b", 0.0, Duration::ZERO).unwrap();
         assert!(s.complaint.as_deref().unwrap().contains("starting afresh"));
         assert!(dir.path().join("state.json.bad").exists());
     }

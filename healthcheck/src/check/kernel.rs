@@ -126,7 +126,7 @@ fn status(rule: &Policy, handled: bool, refused: bool) -> Option<(Status, &'stat
     match (conclusive, handled) {
         _ if refused && conclusive => Some((Status::Warn, "; not acted on: xid.accept_synthetic is false")),
         (true, false) => Some((Status::Fail, "")),
-        (true, true) => Some((Status::Warn, "; already acted on")),
+        (true, true) => Some((Status::Warn, "; acted on before, or older than what this node remembers")),
         // What was told once need not be told again.
         (false, true) => None,
         (false, false) if rule.severity == Severity::Info && rule.action == Action::None => None,
