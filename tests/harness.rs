@@ -35,6 +35,12 @@ pub fn program(name: &str) -> PathBuf {
     path
 }
 
+/// The folder with another release of Slurm on which clusters run, `CLUSTERMAX_SLURM_ROOT`; none: this machine's.
+#[must_use]
+pub fn slurm_root() -> Option<PathBuf> {
+    std::env::var_os("CLUSTERMAX_SLURM_ROOT").filter(|r| !r.is_empty()).map(PathBuf::from)
+}
+
 /// Top folder of the project.
 #[must_use]
 pub fn project() -> PathBuf {
@@ -87,7 +93,12 @@ impl Cluster {
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(dir.path(), open).expect("open folder");
         let cluster = Cluster { dir };
-        let said = run(cluster.sim().arg("up").args(args));
+        let mut up = cluster.sim();
+        up.arg("up").args(args);
+        if let Some(root) = slurm_root() {
+            up.arg("--slurm-root").arg(root);
+        }
+        let said = run(&mut up);
         assert_eq!(said.code, 0, "clustermax-sim up {args:?}: {}", said.err);
         cluster
     }
@@ -170,22 +181,47 @@ impl Cluster {
     /// A product program on a node, as slurmd would start it there: nothing but the node's name.
     #[must_use]
     pub fn on_node(&self, node: &str, name: &str, args: &[&str]) -> Command {
-        let mut c = Command::new(program(name));
-        c.env_clear().env("SLURMD_NODENAME", node).args(args).arg("--config").arg(self.config());
+        self.on_node_with(node, name, args, &[])
+    }
+
+    /// The same with more in its environment. Variables are given here, not added to the command: with another
+    /// release of Slurm the program runs inside that release's system.
+    fn on_node_with(&self, node: &str, name: &str, args: &[&str], more: &[(&str, &str)]) -> Command {
+        let program = self.bound_program(name);
+        let mut c = if slurm_root().is_some() {
+            let mut c = self.command(&["/usr/bin/env", "-i"]);
+            c.arg(format!("SLURMD_NODENAME={node}"));
+            c.args(more.iter().map(|(key, value)| format!("{key}={value}"))).arg(program);
+            c
+        } else {
+            let mut c = Command::new(program);
+            c.env_clear().env("SLURMD_NODENAME", node).envs(more.iter().copied());
+            c
+        };
+        c.args(args).arg("--config").arg(self.config());
         c
+    }
+
+    /// A program, that of the release of Slurm in use where it is bound to one.
+    fn bound_program(&self, name: &str) -> PathBuf {
+        if name == "clustermax-drain" && slurm_root().is_some() {
+            let text = std::fs::read_to_string(self.config()).expect("clustermax.toml");
+            let line = text.lines().find_map(|l| l.strip_prefix("drain = ")).expect("paths.drain");
+            return PathBuf::from(line.trim_matches('"'));
+        }
+        program(name)
     }
 
     /// The prolog or epilog on a node, with slurmd's environment for a job.
     #[must_use]
     pub fn hook(&self, node: &str, name: &str, job: &str, gpus: &str) -> Command {
-        let mut c = self.on_node(node, name, &[]);
-        c.envs([
+        let job = [
             ("SLURM_JOB_ID", job),
             ("SLURM_JOB_UID", "65534"),
             ("SLURM_JOB_GID", "65534"),
             ("SLURM_JOB_GPUS", gpus),
-        ]);
-        c
+        ];
+        self.on_node_with(node, name, &[], &job)
     }
 
     /// State word and reason of a node, as `sinfo` and `scontrol` show them.

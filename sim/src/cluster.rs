@@ -18,6 +18,7 @@ use crate::fault::{self, Fault, Injected, Target};
 use crate::machine::Machine;
 use crate::process::{self, MARKER, Membership};
 use crate::product::Product;
+use crate::root::SlurmRoot;
 use crate::slurm::{self, Host, NodeState};
 use crate::state::{Daemon, FolderLock, Layout, Options, Phase, State};
 use crate::sysfs::SysfsTree;
@@ -106,10 +107,16 @@ impl Cluster {
                 "clustermax-sim up must run as root: slurmd starts jobs as other users".to_owned(),
             ));
         }
-        let product = Product::find(&options.prefix, options.plain)?;
-        for program in ["munged", "slurmctld", "slurmd", "sinfo", "scontrol"] {
-            slurm::program(program)?;
-        }
+        let release = match &options.slurm_root {
+            Some(root) => Some(SlurmRoot::at(root)?.release()?),
+            None => {
+                for program in slurm::PROGRAMS {
+                    slurm::program(program)?;
+                }
+                None
+            }
+        };
+        let product = Product::find(&options.prefix, options.plain, release.as_deref())?;
         let dir = &self.layout.dir;
         fs::create_dir_all(dir).context("create", dir)?;
         let lock = FolderLock::take(dir)?.ok_or_else(|| Error::Busy(dir.clone()))?;
@@ -143,6 +150,7 @@ impl Cluster {
         let lease = Machine::lock()?.take(dir, options.nodes)?;
         let cgroups = !options.no_cgroups && ClusterCgroups::supported();
         let mut state = State::new(options, &lease, cgroups);
+        state.slurm_release = release;
         // From here on the folder is marked as ours and whatever happens is undone.
         let result = state.save(&self.layout).and_then(|()| self.start(&mut state, &product, say));
         match result {
@@ -194,9 +202,10 @@ impl Cluster {
         }
         say("waiting until every node is idle");
         let names = state.node_names();
+        let asked = state.clone();
         self.wait(state, deadline, "slurmctld", || {
             // Not answering yet is not a failure before the deadline.
-            let Ok(nodes) = slurm::nodes(layout) else { return Ok(false) };
+            let Ok(nodes) = slurm::nodes(layout, &asked) else { return Ok(false) };
             if let Some((name, node)) = nodes.iter().find(|(_, n)| n.state.starts_with("drain")) {
                 return Err(Error::Daemon {
                     what: format!("node {name} was drained before it was ever idle: {}", node.reason),
@@ -270,9 +279,10 @@ impl Cluster {
     fn spawn(&self, state: &mut State, name: &str) -> Result<()> {
         let layout = &self.layout;
         let log = layout.log();
+        let program = |name: &str| state.slurm_command(layout, name, &log);
         let mut command = match name {
             "munged" => {
-                let mut c = Command::new(slurm::program("munged")?);
+                let mut c = program("munged")?;
                 c.args(["--foreground", "--force", "--num-threads=4"])
                     .arg(format!("--key-file={}", layout.etc().join("munge.key").display()))
                     .arg(format!("--socket={}", layout.munge_socket().display()))
@@ -282,12 +292,12 @@ impl Cluster {
                 c
             }
             "slurmctld" => {
-                let mut c = Command::new(slurm::program("slurmctld")?);
+                let mut c = program("slurmctld")?;
                 c.arg("-D");
                 c
             }
             _ => {
-                let mut c = Command::new(slurm::program("slurmd")?);
+                let mut c = program("slurmd")?;
                 c.args(["-D", "-N", name.strip_prefix("slurmd-").unwrap_or(name)]);
                 c
             }
@@ -296,8 +306,7 @@ impl Cluster {
             .env_clear()
             .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
             .env("SLURM_CONF", layout.slurm_conf())
-            .env(MARKER, self.marker(state))
-            .current_dir(layout.log());
+            .env(MARKER, self.marker(state));
         let cgroups = state.cgroups.then(|| ClusterCgroups::of(&state.id));
         // Slurm's daemons also write a log of their own; what comes here is what they say before it is open.
         let process =
@@ -339,7 +348,7 @@ impl Cluster {
             }
             if Instant::now() > deadline {
                 let seconds = state.options.wait;
-                let nodes = slurm::nodes(&self.layout).map(|n| describe(&n)).unwrap_or_default();
+                let nodes = slurm::nodes(&self.layout, state).map(|n| describe(&n)).unwrap_or_default();
                 return Err(failed(
                     what,
                     format!(
@@ -503,7 +512,12 @@ impl Cluster {
         self.spawn(&mut state, name)?;
         if name == "slurmctld" {
             let deadline = Instant::now() + Duration::from_secs(20);
-            self.wait(&only(&state, name), deadline, name, || Ok(slurm::nodes(&self.layout).is_ok()))?;
+            self.wait(
+                &only(&state, name),
+                deadline,
+                name,
+                || Ok(slurm::nodes(&self.layout, &state).is_ok()),
+            )?;
         }
         Ok(())
     }
@@ -516,7 +530,7 @@ impl Cluster {
         let state = self.state()?;
         let today = state.daemons_of_this_boot()?;
         let alive = |d: &Daemon| today.contains(&d.process) && d.process.alive();
-        let (slurm, slurm_error) = match slurm::nodes(&self.layout) {
+        let (slurm, slurm_error) = match slurm::nodes(&self.layout, &state) {
             Ok(nodes) => (nodes, None),
             Err(error) => (BTreeMap::new(), Some(error.to_string())),
         };
@@ -574,6 +588,9 @@ impl Cluster {
                 std::iter::once(state.options.prefix.clone()).chain(std::env::split_paths(&old)),
             )
             .map_err(|e| Error::System(format!("PATH cannot be extended: {e}")))?;
+            if let Some(entrance) = state.entrance(&self.layout)? {
+                entrance.enter()?;
+            }
             let mut c = Command::new(program);
             c.args(arguments)
                 .env("PATH", path)

@@ -14,6 +14,7 @@ pub mod kmsg;
 mod machine;
 mod process;
 mod product;
+mod root;
 pub mod slurm;
 mod state;
 pub mod sys;
@@ -21,4 +22,5 @@ pub mod sysfs;
 
 pub use cluster::{Cluster, DEFAULT_DIR, NodeStatus, Service, Status};
 pub use error::{Error, Result};
+pub use root::SlurmRoot;
 pub use state::{Layout, NodeLayout, Options, Phase, State};

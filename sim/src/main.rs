@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use sim::{Cluster, Error, Options, Result, Status, sys};
+use sim::{Cluster, Error, Options, Result, SlurmRoot, Status, sys};
 
 /// A real Slurm cluster on one machine, with simulated GPUs and fabric.
 #[derive(Parser)]
@@ -75,6 +75,9 @@ enum Action {
         /// Longest time until every node is idle, seconds.
         #[arg(long, default_value_t = 90, value_parser = clap::value_parser!(u32).range(1..=3600))]
         wait: u32,
+        /// Folder with a whole system whose Slurm is used, of another release; sim/slurm-root makes one.
+        #[arg(long)]
+        slurm_root: Option<PathBuf>,
     },
     /// End every process of the cluster and remove its folder, with everything in it.
     Down,
@@ -154,6 +157,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
             no_cgroups,
             message_timeout,
             wait,
+            slurm_root,
         } => {
             let options = Options {
                 nodes,
@@ -170,6 +174,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
                 no_cgroups,
                 message_timeout,
                 wait,
+                slurm_root: slurm_root.map(|r| SlurmRoot::at(&r).map(|r| r.dir().to_owned())).transpose()?,
             };
             sys::catch_signals();
             let state = cluster.up(options, &mut |text| err!("clustermax-sim: {text}"))?;

@@ -19,6 +19,8 @@ const HEALTH_CHECK_PROGRAM: &str = include_str!("../../prolog-epilog/healthcheck
 /// The product's programs that run on nodes.
 pub(crate) const PROGRAMS: [&str; 4] =
     ["clustermax-prolog", "clustermax-epilog", "clustermax-healthcheck", "clustermax-drain"];
+/// The one of them that is bound to a release of Slurm.
+const DRAIN: &str = "clustermax-drain";
 /// The simulated NVML, as cargo names it.
 const NVML: &str = "libnvidia_ml_sim.so";
 /// The SPANK plug-in, as installed and as cargo names it.
@@ -33,14 +35,23 @@ pub struct Product {
     pub nvml: Option<PathBuf>,
     /// The SPANK plug-in.
     pub plugin: Option<PathBuf>,
+    /// `clustermax-drain`.
+    pub drain: PathBuf,
+}
+
+/// Where the two programs that are bound to a release of Slurm may lie: below the other programs, as packages put them,
+/// or beside their folder, as `sim/slurm-root` builds them.
+pub(crate) fn release_folders(prefix: &Path, release: &str) -> [PathBuf; 2] {
+    let name = format!("slurm-{release}");
+    [prefix.join(&name), prefix.parent().unwrap_or(prefix).join(&name)]
 }
 
 impl Product {
-    /// Looks into `prefix`.
+    /// Looks into `prefix`; for `release` of Slurm, if given, first into the folders of that release.
     ///
     /// # Errors
     /// Unless `plain`, names what is missing.
-    pub fn find(prefix: &Path, plain: bool) -> Result<Self> {
+    pub fn find(prefix: &Path, plain: bool, release: Option<&str>) -> Result<Self> {
         let find = |name: &str| Some(prefix.join(name)).filter(|p| p.is_file());
         // Cargo leaves a library that only a dependency asked for in deps/.
         let nvml = find(NVML).or_else(|| find(&format!("deps/{NVML}")));
@@ -58,7 +69,15 @@ impl Product {
                 )));
             }
         }
-        Ok(Self { prefix: prefix.to_owned(), nvml, plugin: PLUGIN.into_iter().find_map(find) })
+        let folders = release.map(|r| release_folders(prefix, r)).into_iter().flatten();
+        let bound: Vec<PathBuf> = folders.chain([prefix.to_owned()]).collect();
+        let bound_to = |name: &str| bound.iter().map(|f| f.join(name)).find(|p| p.is_file());
+        Ok(Self {
+            prefix: prefix.to_owned(),
+            nvml,
+            plugin: PLUGIN.into_iter().find_map(bound_to),
+            drain: bound_to(DRAIN).unwrap_or_else(|| prefix.join(DRAIN)),
+        })
     }
 
     /// Copies the libraries into the cluster's folder, where ordinary users can read them and no build replaces them
@@ -88,7 +107,7 @@ impl Product {
     /// When a file cannot be written.
     pub fn write_configuration(&self, state: &State, layout: &Layout, gpus: &GpuFile) -> Result<()> {
         let etc = layout.etc();
-        let toml = clustermax_toml(state, layout, &self.prefix, gpus, slurm::memory_total_kib()?)?;
+        let toml = clustermax_toml(state, layout, &self.drain, gpus, slurm::memory_total_kib()?)?;
         files::write_atomic(&layout.clustermax_toml(), toml.as_bytes(), 0o644)?;
         if state.options.plain {
             // Slurm would load a plugstack.conf beside slurm.conf without being told to.
@@ -178,7 +197,7 @@ struct IbPort {
 fn clustermax_toml(
     state: &State,
     layout: &Layout,
-    prefix: &Path,
+    drain: &Path,
     gpus: &GpuFile,
     memory_total_kib: u64,
 ) -> Result<String> {
@@ -196,9 +215,15 @@ fn clustermax_toml(
             nvml: node.nvml(),
             run_dir: node.run(),
             state_dir: node.state(),
-            drain: prefix.join("clustermax-drain"),
+            drain: drain.to_owned(),
         },
-        slurm: SlurmPaths { conf: layout.slurm_conf(), scontrol: slurm::program("scontrol")? },
+        slurm: SlurmPaths {
+            conf: layout.slurm_conf(),
+            scontrol: match state.slurm_root()? {
+                Some(root) => root.program("scontrol")?,
+                None => slurm::program("scontrol")?,
+            },
+        },
         profile: Profile {
             gpu_model: gpu.map(|g| g.name.as_str()),
             gpu_count: gpus.gpus.len(),
@@ -225,7 +250,9 @@ mod tests {
     fn configuration_points_at_the_simulated_node() {
         let layout = Layout { dir: PathBuf::from("/srv/sim") };
         let gpus = GpuFile::new(GpuModel::H100Sxm, 8, 0x3a1c, 0);
-        let text = clustermax_toml(&state(), &layout, Path::new("/opt/clustermax"), &gpus, 1000).unwrap();
+        let text =
+            clustermax_toml(&state(), &layout, Path::new("/opt/clustermax/clustermax-drain"), &gpus, 1000)
+                .unwrap();
         let value: toml::Table = text.parse().unwrap();
         assert_eq!(value["enforcement"].as_str(), Some("enforce"));
         assert_eq!(value["paths"]["sysfs"].as_str(), Some("/srv/sim/nodes/%n/sys"));
@@ -243,14 +270,34 @@ mod tests {
     fn missing_programs_are_named() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("clustermax-prolog"), "").unwrap();
-        let error = Product::find(folder.path(), false).unwrap_err();
+        let error = Product::find(folder.path(), false, None).unwrap_err();
         assert_eq!(error.exit_code(), 2);
         let text = error.to_string();
         assert!(text.contains("lacks clustermax-epilog,") && text.contains(NVML), "{text}");
         assert!(!text.contains("clustermax-prolog"), "{text}");
-        let plain = Product::find(folder.path(), true).unwrap();
+        let plain = Product::find(folder.path(), true, None).unwrap();
         assert_eq!((plain.nvml, plain.plugin), (None, None));
         fs::write(folder.path().join("libspank_clustermax.so"), "").unwrap();
-        assert!(Product::find(folder.path(), true).unwrap().plugin.is_some());
+        assert!(Product::find(folder.path(), true, None).unwrap().plugin.is_some());
+    }
+
+    #[test]
+    fn what_is_bound_to_a_release_is_taken_from_its_folder() {
+        let target = tempfile::tempdir().unwrap();
+        let (prefix, beside) = (target.path().join("debug"), target.path().join("slurm-24.11"));
+        for folder in [&prefix, &beside] {
+            fs::create_dir(folder).unwrap();
+            fs::write(folder.join(DRAIN), "").unwrap();
+            fs::write(folder.join(PLUGIN[0]), "").unwrap();
+        }
+        let own = Product::find(&prefix, true, Some("24.11")).unwrap();
+        assert_eq!((own.drain, own.plugin), (beside.join(DRAIN), Some(beside.join(PLUGIN[0]))));
+        for release in [None, Some("26.05")] {
+            assert_eq!(Product::find(&prefix, true, release).unwrap().drain, prefix.join(DRAIN));
+        }
+        let below = prefix.join("slurm-24.11");
+        fs::create_dir(&below).unwrap();
+        fs::write(below.join(DRAIN), "").unwrap();
+        assert_eq!(Product::find(&prefix, true, Some("24.11")).unwrap().drain, below.join(DRAIN));
     }
 }

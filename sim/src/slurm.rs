@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use nvidia_ml_sim::model::GpuModel;
@@ -12,8 +11,11 @@ use crate::error::{Error, Result};
 use crate::process;
 use crate::state::{Layout, State};
 
+/// What a cluster needs of Slurm and munge.
+pub const PROGRAMS: [&str; 5] = ["munged", "slurmctld", "slurmd", "sinfo", "scontrol"];
 /// Where the daemons and commands of distribution packages are.
-const FOLDERS: [&str; 5] = ["/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin", "/opt/slurm/sbin"];
+pub(crate) const FOLDERS: [&str; 5] =
+    ["/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin", "/opt/slurm/sbin"];
 
 /// Finds one of Slurm's or munge's programs.
 ///
@@ -188,7 +190,11 @@ pub fn cgroup_conf(state: &State, layout: &Layout) -> String {
             layout.cgroup().display()
         )
     } else {
-        "# proctrack/linuxproc is used: this machine mounts no writable cgroup v1 hierarchies.\n".to_owned()
+        // 22.05 knows no such plug-in, and asks for none; newer ones look for cgroup v2 unless told not to.
+        let plugin = if state.slurm_release.is_some() { "CgroupPlugin=disabled\n" } else { "" };
+        format!(
+            "# proctrack/linuxproc is used: this machine mounts no writable cgroup v1 hierarchies.\n{plugin}"
+        )
     }
 }
 
@@ -207,8 +213,8 @@ pub struct NodeState {
 ///
 /// # Errors
 /// When it does not answer within five seconds.
-pub fn nodes(layout: &Layout) -> Result<BTreeMap<String, NodeState>> {
-    let mut command = Command::new(program("sinfo")?);
+pub fn nodes(layout: &Layout, state: &State) -> Result<BTreeMap<String, NodeState>> {
+    let mut command = state.slurm_command(layout, "sinfo", Path::new("/"))?;
     command
         .args(["--noheader", "--Node", "--format=%N|%T|%E"])
         .env("SLURM_CONF", layout.slurm_conf())

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use nvidia_ml_sim::model::GpuModel;
@@ -11,7 +12,8 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, IoContext, Result};
 use crate::machine::Lease;
 use crate::process::{self, ProcessId};
-use crate::{files, sys};
+use crate::root::{Entrance, SlurmRoot};
+use crate::{files, product, slurm, sys};
 
 /// How long a command waits for another one on the same folder.
 const LOCK_WAIT: Duration = Duration::from_secs(3);
@@ -163,6 +165,9 @@ pub struct Options {
     pub message_timeout: u32,
     /// Longest time until every node is idle, seconds.
     pub wait: u32,
+    /// Folder with a whole system whose Slurm is used in place of this machine's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slurm_root: Option<PathBuf>,
 }
 
 /// Where a cluster stands.
@@ -208,6 +213,9 @@ pub struct State {
     pub kernel_log: bool,
     /// Every daemon started.
     pub daemons: Vec<Daemon>,
+    /// Release of the Slurm in [`Options::slurm_root`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slurm_release: Option<String>,
 }
 
 impl State {
@@ -225,7 +233,48 @@ impl State {
             cgroups,
             kernel_log: false,
             daemons: Vec::new(),
+            slurm_release: None,
         }
+    }
+
+    /// The folder whose Slurm is used, when it is not this machine's.
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub fn slurm_root(&self) -> Result<Option<SlurmRoot>> {
+        self.options.slurm_root.as_deref().map(SlurmRoot::at).transpose()
+    }
+
+    /// The way into that folder, with everything of the cluster visible.
+    ///
+    /// # Errors
+    /// When a mount point cannot be made.
+    pub fn entrance(&self, layout: &Layout) -> Result<Option<Entrance>> {
+        let Some(root) = self.slurm_root()? else { return Ok(None) };
+        let prefix = &self.options.prefix;
+        // What is bound to a release may lie beside the other programs.
+        let releases = self.slurm_release.as_deref().map(|r| product::release_folders(prefix, r));
+        let releases = releases.into_iter().flatten().filter(|f| f.is_dir()).collect::<Vec<_>>();
+        let mut visible: Vec<&Path> = vec![&layout.dir, prefix];
+        visible.extend(releases.iter().map(PathBuf::as_path));
+        root.entrance(&visible).map(Some)
+    }
+
+    /// A command of Slurm's or munge's release in use, with `folder` as its working directory.
+    ///
+    /// # Errors
+    /// When it is not installed.
+    pub fn slurm_command(&self, layout: &Layout, name: &str, folder: &Path) -> Result<Command> {
+        if let Some(root) = self.slurm_root()? {
+            let mut command = Command::new(root.program(name)?);
+            if let Some(entrance) = self.entrance(layout)? {
+                entrance.before_exec(&mut command, folder)?;
+            }
+            return Ok(command);
+        }
+        let mut command = Command::new(slurm::program(name)?);
+        command.current_dir(folder);
+        Ok(command)
     }
 
     /// Reads a folder's record; `Ok(None)` when it has none.
@@ -371,6 +420,7 @@ pub(crate) mod tests {
             no_cgroups: false,
             message_timeout: 10,
             wait: 90,
+            slurm_root: None,
         }
     }
 

@@ -1,6 +1,6 @@
 //! The operating system boundary: every `unsafe` call of this crate, translated and nothing else.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -134,5 +134,69 @@ pub fn detach(command: &mut Command, cgroup_procs: Option<RawFd>) {
             }
             Ok(())
         });
+    }
+}
+
+/// Gives this process a mount namespace of its own whose root is the folder `root`, with each `(from, to)` of `mounts`
+/// seen there; `folder` becomes the working directory if it is seen, else `/`. Only makes system calls, so that it may
+/// run between fork and exec.
+///
+/// # Errors
+/// The error of the first system call that failed.
+pub fn enter_root(root: &CStr, mounts: &[(CString, CString)], folder: &CStr) -> io::Result<()> {
+    let bind = |from: &CStr, to: &CStr| {
+        // SAFETY: both are NUL-terminated strings that outlive the call; a bind mount reads no type and no data.
+        check(unsafe {
+            libc::mount(
+                from.as_ptr(),
+                to.as_ptr(),
+                std::ptr::null(),
+                libc::MS_BIND | libc::MS_REC,
+                std::ptr::null(),
+            )
+        })
+    };
+    // SAFETY: unshare takes an integer; mount gets NUL-terminated strings and null for what it does not read.
+    unsafe {
+        check(libc::unshare(libc::CLONE_NEWNS))?;
+        // Nothing that is mounted from here on is seen outside.
+        check(libc::mount(
+            c"none".as_ptr(),
+            c"/".as_ptr(),
+            std::ptr::null(),
+            libc::MS_REC | libc::MS_PRIVATE,
+            std::ptr::null(),
+        ))?;
+    }
+    bind(root, root)?;
+    for (from, to) in mounts {
+        bind(from, to)?;
+    }
+    // SAFETY: all arguments are NUL-terminated strings. The old root is put below the new one's "." and taken off
+    // there, as pivot_root(2) describes.
+    unsafe {
+        check(libc::chdir(root.as_ptr()))?;
+        if libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr()) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        check(libc::umount2(c".".as_ptr(), libc::MNT_DETACH))?;
+        if libc::chdir(folder.as_ptr()) != 0 {
+            check(libc::chdir(c"/".as_ptr()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Has the command's process do [`enter_root`] before it runs.
+pub fn enter_root_before_exec(
+    command: &mut Command,
+    root: CString,
+    mounts: Vec<(CString, CString)>,
+    folder: CString,
+) {
+    // SAFETY: the closure runs between fork and exec, makes system calls only and allocates nothing; its strings are
+    // its own.
+    unsafe {
+        command.pre_exec(move || enter_root(&root, &mounts, &folder));
     }
 }
