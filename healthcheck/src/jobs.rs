@@ -3,7 +3,9 @@
 //! `RUN_DIR/jobs/JOBID.json` belongs to root and can be read by the job's group; the epilog moves it to
 //! `STATE_DIR/jobs/`.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +17,10 @@ use crate::verdict::{Action, Fault};
 pub const JOB_SCHEMA: &str = "clustermax-job/1";
 /// Most events kept for one job.
 const MAX_EVENTS: usize = 64;
+/// Longest job file that is read, in bytes.
+const FILE_MAX: u64 = 1 << 20;
+/// Longest wait for another pass that writes job files; it takes a few milliseconds.
+const LOCK_WAIT: Duration = Duration::from_secs(1);
 /// Finished jobs kept on a node.
 const KEEP_FINISHED: usize = 200;
 
@@ -78,10 +84,11 @@ pub struct JobEvent {
     pub event: Option<String>,
 }
 
-/// True for a plain job id: digits, and `_` or `+` for arrays and heterogeneous jobs.
+/// True for a job id as slurmd gives it to its hooks: a number, for array and heterogeneous jobs too. Whatever else
+/// was told to `clustermax-drain` would make it refuse the whole drain.
 #[must_use]
 pub fn is_job_id(id: &str) -> bool {
-    !id.is_empty() && id.len() <= 32 && id.bytes().all(|b| b.is_ascii_digit() || b"_+".contains(&b))
+    id.bytes().all(|b| b.is_ascii_digit()) && id.parse::<u32>().is_ok()
 }
 
 /// Parses Slurm's list of GPU indices: `0,1,4-7`. `None` when it is not one.
@@ -109,18 +116,59 @@ pub fn list(run_dir: &Path) -> Vec<Job> {
     let Ok(entries) = std::fs::read_dir(folder(run_dir)) else { return Vec::new() };
     let mut jobs: Vec<Job> = entries
         .flatten()
-        .filter(|e| e.path().extension().is_some_and(|x| x == "json"))
-        .filter_map(|e| serde_json::from_str(&std::fs::read_to_string(e.path()).ok()?).ok())
+        .filter_map(|e| load(run_dir, e.file_name().to_str()?.strip_suffix(".json")?))
         .collect();
     jobs.sort_by(|a: &Job, b| a.job.cmp(&b.job));
     jobs
 }
 
-/// One job's file, if there is one.
+/// One job's file, if there is one, and it is this job's.
 #[must_use]
 pub fn load(run_dir: &Path, job: &str) -> Option<Job> {
     let path = folder(run_dir).join(format!("{job}.json"));
-    serde_json::from_str(&std::fs::read_to_string(path).ok()?).ok()
+    let plain = std::fs::symlink_metadata(&path).is_ok_and(|m| m.is_file() && m.len() <= FILE_MAX);
+    if !plain || !is_job_id(job) {
+        return None;
+    }
+    let read: Job = serde_json::from_str(&std::fs::read_to_string(path).ok()?).ok()?;
+    (read.job == job).then_some(read)
+}
+
+/// Changes a job's file as it is now; the changed job, or none when the job has ended in between. Of two passes at
+/// once neither may overwrite what the other wrote, nor bring back what an epilog took away.
+///
+/// # Errors
+/// One sentence naming the file.
+pub fn update(run_dir: &Path, job: &str, change: impl FnOnce(&mut Job)) -> Result<Option<Job>, String> {
+    let _lock = lock(run_dir)?;
+    let Some(mut job) = load(run_dir, job) else { return Ok(None) };
+    change(&mut job);
+    save(run_dir, &job)?;
+    Ok(Some(job))
+}
+
+fn lock(run_dir: &Path) -> Result<File, String> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let dir = folder(run_dir);
+    make_public_dir(&dir)?;
+    let path = dir.join(".lock");
+    // Nobody else may hold it: whoever can open a file can lock it.
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .open(&path)
+        .map_err(|e| format!("{} cannot be opened: {e}", path.display()))?;
+    let until = Instant::now() + LOCK_WAIT;
+    loop {
+        match crate::sys::try_lock(&file) {
+            Ok(true) => return Ok(file),
+            Ok(false) if Instant::now() < until => std::thread::sleep(Duration::from_millis(2)),
+            Ok(false) => return Err(format!("{} is held by another pass", path.display())),
+            Err(e) => return Err(format!("{} cannot be locked: {e}", path.display())),
+        }
+    }
 }
 
 /// Writes a job's file.
@@ -154,16 +202,21 @@ pub fn make_public_dir(dir: &Path) -> Result<(), String> {
         .map_err(|e| format!("{} cannot be made: {e}", dir.display()))
 }
 
-/// Moves a finished job's file to `STATE_DIR/jobs/` and keeps the newest 200 there.
+/// Moves a finished job's file to `STATE_DIR/jobs/` and keeps the newest 200 there; nothing to do when the job has
+/// none.
 ///
 /// # Errors
 /// One sentence naming the file.
-pub fn finish(run_dir: &Path, state_dir: &Path, job: &Job) -> Result<(), String> {
+pub fn finish(run_dir: &Path, state_dir: &Path, job: &str) -> Result<(), String> {
+    let _lock = lock(run_dir)?;
+    let Some(job) = load(run_dir, job) else { return Ok(()) };
     let kept = state_dir.join("jobs");
-    crate::state::make_private_dir(&kept).map_err(|e| format!("{} cannot be made: {e}", kept.display()))?;
-    write(&kept.join(format!("{}.json", job.job)), job, 0o600)?;
-    // Gone already is as good.
+    let moved = crate::state::make_private_dir(&kept)
+        .map_err(|e| format!("{} cannot be made: {e}", kept.display()))
+        .and_then(|()| write(&kept.join(format!("{}.json", job.job)), &job, 0o600));
+    // Gone already is as good; a copy that could not be kept does not make the job live on.
     let _ = std::fs::remove_file(folder(run_dir).join(format!("{}.json", job.job)));
+    moved?;
     let mut old: Vec<(std::time::SystemTime, PathBuf)> = std::fs::read_dir(&kept)
         .map(|entries| {
             entries.flatten().filter_map(|e| Some((e.metadata().ok()?.modified().ok()?, e.path()))).collect()
@@ -212,8 +265,8 @@ mod tests {
 
     #[test]
     fn job_ids_are_no_paths() {
-        assert!(is_job_id("123") && is_job_id("12_3"));
-        for bad in ["", "../1", "1/2", "a", "1\n"] {
+        assert!(is_job_id("123") && is_job_id("4294967295"));
+        for bad in ["", "../1", "1/2", "a", "1\n", "12_3", "+5", "-1", "4294967296"] {
             assert!(!is_job_id(bad), "{bad}");
         }
     }
@@ -226,8 +279,50 @@ mod tests {
         save(&run, &job).unwrap();
         std::fs::write(run.join("jobs/8.json"), "{half").unwrap();
         assert_eq!(list(&run), std::slice::from_ref(&job));
-        finish(&run, &state, &job).unwrap();
+        finish(&run, &state, "7").unwrap();
         assert!(list(&run).is_empty());
         assert!(state.join("jobs/7.json").exists());
+    }
+
+    #[test]
+    fn a_late_pass_neither_loses_an_event_nor_brings_a_finished_job_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let (run, state) = (dir.path().join("run"), dir.path().join("state"));
+        save(&run, &Job { schema: JOB_SCHEMA.into(), job: "7".into(), ..Job::default() }).unwrap();
+        let event = |token: &str| JobEvent {
+            time: String::new(),
+            check: "gpu.xid".into(),
+            token: token.into(),
+            device: "g1".into(),
+            fault: Fault::Program,
+            action: Action::TellUser,
+            drain: false,
+            text: String::new(),
+            event: None,
+        };
+        std::thread::scope(|scope| {
+            for n in 0..16 {
+                let (run, event) = (&run, &event);
+                scope.spawn(move || update(run, "7", |j| assert!(j.add(event(&n.to_string())))).unwrap());
+            }
+        });
+        assert_eq!(load(&run, "7").unwrap().events.len(), 16);
+        finish(&run, &state, "7").unwrap();
+        assert_eq!(update(&run, "7", |_| ()).unwrap(), None);
+        assert!(list(&run).is_empty());
+        finish(&run, &state, "7").unwrap();
+    }
+
+    #[test]
+    fn a_job_file_is_only_its_own_jobs() {
+        let dir = tempfile::tempdir().unwrap();
+        let job = Job { schema: JOB_SCHEMA.into(), job: "../../etc/x".into(), ..Job::default() };
+        save(dir.path(), &Job { job: "7".into(), ..job.clone() }).unwrap();
+        let text = serde_json::to_string(&job).unwrap();
+        std::fs::write(dir.path().join("jobs/8.json"), text).unwrap();
+        let link = dir.path().join("jobs/9.json");
+        std::os::unix::fs::symlink(dir.path().join("jobs/7.json"), link).unwrap();
+        std::fs::create_dir(dir.path().join("jobs/10.json")).unwrap();
+        assert_eq!(list(dir.path()).iter().map(|j| j.job.as_str()).collect::<Vec<_>>(), ["7"]);
     }
 }

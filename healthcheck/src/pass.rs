@@ -271,39 +271,48 @@ fn settle_harmless(history: &mut State, findings: &[Finding]) {
 fn tell_job_files(config: &Config, jobs: &mut [Job], verdict: &Verdict) -> Vec<(String, String)> {
     let mut news = Vec::new();
     for job in jobs.iter_mut() {
-        let gpus: Vec<u32> = job.gpus.iter().map(|g| g.index).collect();
-        for f in verdict.findings.iter().filter(|f| worth_telling(f, &gpus)) {
-            let device = f.device.as_ref().map_or(String::new(), |d| d.name.clone());
-            let event = JobEvent {
-                time: verdict.time.clone(),
-                check: f.check.clone(),
-                token: f.token.clone(),
-                device: device.clone(),
-                fault: f.fault,
-                action: f.action,
-                drain: f.drains(),
-                text: f.text.clone(),
-                event: f.event.clone(),
-            };
-            // A drain tells the jobs it concerns by itself.
-            if job.add(event) && !f.drains() {
-                let of = if device.is_empty() { String::new() } else { format!(", {device}") };
-                let whose = match f.fault {
-                    crate::verdict::Fault::Program => "usually an error in the program, not the hardware",
-                    crate::verdict::Fault::Hardware => "the hardware, not the program",
-                    crate::verdict::Fault::Setup => "the node's set-up, not the program",
-                };
-                news.push((
-                    job.job.clone(),
-                    format!("clustermax: node {}{of}: {}: {} ({whose})", verdict.node, f.token, f.text),
-                ));
-            }
+        let mut fresh = Vec::new();
+        let told = jobs::update(&config.paths.run_dir, &job.job, |job| fresh = tell_job(job, verdict));
+        match told {
+            Ok(Some(now)) => *job = now,
+            // It ended while this pass looked.
+            Ok(None) => {}
+            Err(why) => tracing::warn!("{why}"),
         }
-        job.as_of.clone_from(&verdict.time);
-        if let Err(why) = jobs::save(&config.paths.run_dir, job) {
-            tracing::warn!("{why}");
+        news.extend(fresh.into_iter().map(|text| (job.job.clone(), text)));
+    }
+    news
+}
+
+/// Adds findings to one job; what is new for its user and no drain tells.
+fn tell_job(job: &mut Job, verdict: &Verdict) -> Vec<String> {
+    let mut news = Vec::new();
+    let gpus: Vec<u32> = job.gpus.iter().map(|g| g.index).collect();
+    for f in verdict.findings.iter().filter(|f| worth_telling(f, &gpus)) {
+        let device = f.device.as_ref().map_or(String::new(), |d| d.name.clone());
+        let event = JobEvent {
+            time: verdict.time.clone(),
+            check: f.check.clone(),
+            token: f.token.clone(),
+            device: device.clone(),
+            fault: f.fault,
+            action: f.action,
+            drain: f.drains(),
+            text: f.text.clone(),
+            event: f.event.clone(),
+        };
+        // A drain tells the jobs it concerns by itself.
+        if job.add(event) && !f.drains() {
+            let of = if device.is_empty() { String::new() } else { format!(", {device}") };
+            let whose = match f.fault {
+                crate::verdict::Fault::Program => "usually an error in the program, not the hardware",
+                crate::verdict::Fault::Hardware => "the hardware, not the program",
+                crate::verdict::Fault::Setup => "the node's set-up, not the program",
+            };
+            news.push(format!("clustermax: node {}{of}: {}: {} ({whose})", verdict.node, f.token, f.text));
         }
     }
+    job.as_of.clone_from(&verdict.time);
     news
 }
 

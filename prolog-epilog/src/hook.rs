@@ -6,6 +6,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser;
 use healthcheck::config::{Config, DEFAULT_CONFIG, Enforcement, node_name};
@@ -17,6 +18,8 @@ use healthcheck::verdict::{Finding, Verdict};
 
 /// Exit code that tells Slurm to take the job back.
 const REFUSE: u8 = 1;
+/// How long after its deadline a hook ends whatever it is doing: with the default deadline before 8 s.
+const OVERTIME: Duration = Duration::from_millis(400);
 
 #[derive(Parser)]
 struct Args {
@@ -82,6 +85,7 @@ pub fn main(mode: Mode) -> ExitCode {
         return code;
     }
     healthcheck::log::init();
+    never_drain_by_accident(mode);
     // A bad command line or configuration must not drain a cluster: Slurm would, on any other exit code.
     let args = match Args::try_parse() {
         Ok(args) => args,
@@ -90,7 +94,8 @@ pub fn main(mode: Mode) -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Err(e) => {
-            println!("{e}");
+            // Help; a closed pipe is no error.
+            let _ = e.print();
             return ExitCode::SUCCESS;
         }
     };
@@ -109,10 +114,37 @@ pub fn main(mode: Mode) -> ExitCode {
         );
         return ExitCode::SUCCESS;
     };
+    end_in_time(&config, mode);
     ExitCode::from(match mode {
         Mode::Epilog => epilog(&config, &env),
         _ => prolog(&config, &env),
     })
+}
+
+/// A defect of ours is no fault of the node: Rust would exit with 101, and Slurm would drain.
+fn never_drain_by_accident(mode: Mode) {
+    let told = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        // The default hook ignores a standard error that cannot be written.
+        told(info);
+        tracing::error!("{} given up: a defect of clustermax, see above; please report it", mode.word());
+        std::process::exit(0);
+    }));
+}
+
+/// What is read in this process can hang too (a local disk, a mount in `profile.space`): then the pass ends here,
+/// before Slurm says "Prolog hung".
+fn end_in_time(config: &Config, mode: Mode) {
+    let limit = config.deadlines.pass(mode) + OVERTIME;
+    std::thread::spawn(move || {
+        std::thread::sleep(limit);
+        tracing::error!(
+            "{} given up after {:.1} s: something read outside the sources hangs (paths.state_dir, paths.run_dir, profile.space)",
+            mode.word(),
+            limit.as_secs_f64()
+        );
+        std::process::exit(0);
+    });
 }
 
 fn prolog(config: &Config, env: &JobEnv) -> u8 {
@@ -129,9 +161,7 @@ fn prolog(config: &Config, env: &JobEnv) -> u8 {
 fn epilog(config: &Config, env: &JobEnv) -> u8 {
     let report = pass::run(config, Mode::Epilog, Some(&env.job));
     let code = finish(config, env, &report);
-    if let Some(job) = report.jobs.iter().find(|j| j.job == env.job)
-        && let Err(why) = jobs::finish(&config.paths.run_dir, &config.paths.state_dir, job)
-    {
+    if let Err(why) = jobs::finish(&config.paths.run_dir, &config.paths.state_dir, &env.job) {
         tracing::warn!("{why}");
     }
     code
