@@ -8,5 +8,7 @@ pub fn init() {
         .without_time()
         .with_target(false)
         .with_ansi(false)
+        // A full or closed standard error is nobody's fault; complaining about it there would be a panic.
+        .log_internal_errors(false)
         .init();
 }
