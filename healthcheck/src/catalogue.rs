@@ -81,8 +81,8 @@ pub const CATALOGUE: &[CheckInfo] = &[
     CheckInfo {
         id: "gpu.driver_hang",
         tokens: &["drvhang"],
-        reads: "whether NVML answers within deadlines.source",
-        rule: "warn: first miss; fail: two misses in a row",
+        reads: "whether NVML starts and answers within deadlines.source",
+        rule: "warn: first miss, or first refusal to start (driver not loaded, or of another version than the library) where the profile has GPUs; fail: two in a row; a library that crashes is unknown",
         source: "Azure healthagent, gpud (processes in state D); this project's design",
         reads_needed: 2,
         modes: ALL,

@@ -108,6 +108,13 @@ pub struct NvmlFacts {
     /// Set when NVML stopped answering before all GPUs were read.
     #[serde(default)]
     pub hung: Option<String>,
+    /// Set when the answer ended before all GPUs were read, for another reason: the library crashed, or what it
+    /// printed spoilt a line.
+    #[serde(default)]
+    pub incomplete: Option<String>,
+    /// Set when NVML says that it cannot start: driver not loaded, or of another version than the library.
+    #[serde(default)]
+    pub refused: Option<String>,
 }
 
 /// One GPU as NVML shows it. Values of a lost GPU are [`Reading::Unknown`].

@@ -73,7 +73,7 @@ pub fn render(node: &str, facts: &Facts, time: &str) -> Result<String, String> {
             out.push_str(&format!("# {what} were not learned: {}\n", why.replace('\n', " ")));
         }
     }
-    if let Some(why) = facts.nvml.value().and_then(|n| n.library_missing.as_ref()) {
+    if let Some(why) = facts.nvml.value().and_then(|n| n.library_missing.as_ref().or(n.refused.as_ref())) {
         out.push_str(&format!("# GPUs were not learned: {}\n", why.replace('\n', " ")));
     }
     out.push('\n');

@@ -214,6 +214,43 @@ fn no_nvml_library_is_a_setup_fault_never_a_skip() {
 }
 
 #[test]
+fn a_driver_that_does_not_start_is_a_fault_at_the_second_look_where_gpus_are_expected() {
+    let mut facts = healthy();
+    let why = "NVML does not start: NVIDIA driver is not loaded".to_string();
+    facts.nvml = Reading::Value(NvmlFacts { refused: Some(why), ..NvmlFacts::default() });
+    let mut state = State::default();
+    for (now, status) in [(100.0, Status::Warn), (160.0, Status::Fail)] {
+        let found = check::run(&facts, &config(), &state, Mode::Prolog, now);
+        let f = found.findings.iter().find(|f| f.token == "drvhang").unwrap();
+        assert_eq!((f.status, f.drains()), (status, status == Status::Fail), "{f:?}");
+        // It counted no GPU, so none is missing.
+        assert!(found.findings.iter().all(|f| f.token != "gpucount" || f.status == Status::Unknown));
+        state.strikes = found.strikes;
+    }
+    facts.pci = Reading::Value(PciFacts::default());
+    facts.gpu_nodes = Reading::Value(vec![]);
+    let found = check::run(&facts, &Config::default(), &State::default(), Mode::Periodic, 0.0);
+    assert_eq!(found.findings, [], "no GPUs in the profile");
+}
+
+#[test]
+fn a_crashing_nvml_library_never_drains_and_never_passes() {
+    let mut facts = healthy();
+    nvml(&mut facts).gpus.truncate(1);
+    nvml(&mut facts).incomplete = Some("its child was ended by a signal after 1 of 2 GPUs".into());
+    let mut state = State::default();
+    for now in [100.0, 160.0, 220.0] {
+        let found = check::run(&facts, &config(), &state, Mode::Periodic, now);
+        assert_eq!(found.findings.len(), 1);
+        assert_eq!(
+            (found.findings[0].check.as_str(), found.findings[0].status),
+            ("gpu.driver_hang", Status::Unknown)
+        );
+        state.strikes = found.strikes;
+    }
+}
+
+#[test]
 fn a_gpu_that_reads_all_ones_is_off_the_bus_whatever_its_cached_files_say() {
     for change in [
         |g: &mut PciGpu| g.config_all_ones = Reading::Value(true),

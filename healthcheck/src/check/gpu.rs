@@ -96,6 +96,13 @@ fn count(c: &Context<'_>, sink: &mut Sink<'_>) {
         Reading::Value(NvmlFacts { library_missing: Some(_), .. }) => {
             seen.push("no NVML library".to_string())
         }
+        Reading::Value(NvmlFacts { refused: Some(why), .. }) => {
+            // Counted nothing: gpu.driver_hang says it.
+            seen.push("NVML did not start".to_string());
+            if expected > 0 {
+                sink.unknown("gpu.count", "gpucount", None, why);
+            }
+        }
         Reading::Value(n) => {
             seen.push(format!("NVML {}", n.count));
             for gpu in n.gpus.iter().filter(|g| g.lost) {
@@ -118,7 +125,11 @@ fn count(c: &Context<'_>, sink: &mut Sink<'_>) {
             }
         }
     }
-    let nvml_short = c.facts.nvml.value().is_some_and(|n| n.library_missing.is_none() && n.count < expected);
+    let nvml_short = c
+        .facts
+        .nvml
+        .value()
+        .is_some_and(|n| n.library_missing.is_none() && n.refused.is_none() && n.count < expected);
     let mut other = |what: &str, reading: Option<usize>, why: Option<&str>| match (reading, why) {
         (Some(n), _) => {
             seen.push(format!("{what} {n}"));
@@ -195,21 +206,39 @@ fn driver_hang(c: &Context<'_>, sink: &mut Sink<'_>) {
     if !sink.on("gpu.driver_hang") {
         return;
     }
-    let why = match &c.facts.nvml {
-        Reading::Hung(why) => Some(why),
-        Reading::Value(n) => n.hung.as_ref(),
-        _ => None,
+    let (text, why) = match &c.facts.nvml {
+        Reading::Hung(why) | Reading::Value(NvmlFacts { hung: Some(why), .. }) => {
+            let read = c.facts.nvml.value().map_or(0, |n| n.gpus.len());
+            ("GPU driver does not answer", format!("NVML: {why} after {read} GPUs"))
+        }
+        // Without GPUs in the profile the library may well lie there for nothing.
+        Reading::Value(NvmlFacts { refused: Some(why), .. }) if c.profile.gpu_count.unwrap_or(0) > 0 => {
+            ("GPU driver does not start", why.clone())
+        }
+        Reading::Value(NvmlFacts { incomplete: Some(why), .. }) => {
+            sink.unknown("gpu.driver_hang", "drvhang", None, &format!("NVML: {why}"));
+            return;
+        }
+        Reading::Value(n) if n.library_missing.is_some() || n.refused.is_some() => {
+            sink.done("gpu.driver_hang", Status::Unsupported, "no GPU driver");
+            return;
+        }
+        Reading::Value(_) => {
+            sink.done("gpu.driver_hang", Status::Pass, "NVML answers");
+            return;
+        }
+        Reading::Unknown(why) => {
+            sink.done("gpu.driver_hang", Status::Unknown, why.as_str());
+            return;
+        }
+        Reading::Unsupported => return,
     };
-    if let Some(why) = why {
-        let read = c.facts.nvml.value().map_or(0, |n| n.gpus.len());
-        let mut f = sink.finding("gpu.driver_hang", "drvhang", Status::Fail, None);
-        f.text = "GPU driver does not answer".into();
-        f.evidence = format!("NVML: {why} after {read} GPUs");
-        f.mend = "reboot the node; look for processes in state D and Xid 119 before".into();
-        sink.push(f);
-    } else {
-        sink.done("gpu.driver_hang", Status::Pass, "NVML answers");
-    }
+    let mut f = sink.finding("gpu.driver_hang", "drvhang", Status::Fail, None);
+    f.text = text.into();
+    f.evidence = why;
+    f.mend = "reboot the node; look for processes in state D, Xid 119 before, and a driver that was upgraded"
+        .into();
+    sink.push(f);
 }
 
 fn recovery_action(sink: &mut Sink<'_>, gpu: &NvmlGpu, device: &Device) {

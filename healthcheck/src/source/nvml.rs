@@ -234,15 +234,29 @@ pub fn parse(outcome: &Outcome) -> Reading<NvmlFacts> {
             Ok(Line::Failed { library_missing: true, why }) => {
                 return Reading::Value(NvmlFacts { library_missing: Some(why), ..NvmlFacts::default() });
             }
-            Ok(Line::Failed { why, .. }) => return Reading::Unknown(why),
+            Ok(Line::Failed { why, .. }) => {
+                return Reading::Value(NvmlFacts { refused: Some(why), ..NvmlFacts::default() });
+            }
             Err(_) => {}
         }
     }
-    match (facts, &outcome.ended) {
-        (Some(f), Ended::Exit(Some(0))) => Reading::Value(f),
-        (Some(f), Ended::Deadline(why)) => Reading::Value(NvmlFacts { hung: Some(why.clone()), ..f }),
-        (Some(f), _) => Reading::Value(NvmlFacts { hung: Some("the NVML child died".into()), ..f }),
-        (None, ended) => super::failed(ended),
+    let Some(facts) = facts else { return super::failed(&outcome.ended) };
+    let (read, count) = (facts.gpus.len(), facts.count);
+    match &outcome.ended {
+        Ended::Deadline(why) => Reading::Value(NvmlFacts { hung: Some(why.clone()), ..facts }),
+        Ended::Exit(Some(0)) if read == count as usize => Reading::Value(facts),
+        Ended::Exit(Some(0)) => {
+            let why = format!("its answer holds {read} of {count} GPUs");
+            Reading::Value(NvmlFacts { incomplete: Some(why), ..facts })
+        }
+        Ended::Exit(Some(code)) => {
+            let why = format!("its child ended with exit code {code} after {read} of {count} GPUs");
+            Reading::Value(NvmlFacts { incomplete: Some(why), ..facts })
+        }
+        Ended::Exit(None) | Ended::NotStarted(_) => {
+            let why = format!("its child was ended by a signal after {read} of {count} GPUs");
+            Reading::Value(NvmlFacts { incomplete: Some(why), ..facts })
+        }
     }
 }
 
@@ -273,6 +287,26 @@ mod tests {
         assert_eq!((f.count, f.gpus.len(), f.hung.as_deref()), (2, 1, Some("late")));
         let none = parse(&Outcome { stdout: String::new(), ended: Ended::Deadline("late".into()) });
         assert_eq!(none, Reading::Hung("late".into()));
+    }
+
+    #[test]
+    fn a_crash_or_a_spoilt_line_is_no_hang_and_no_complete_answer() {
+        let line = |l: &Line| serde_json::to_string(l).unwrap();
+        let gpu = |index| line(&Line::Gpu(Box::new(NvmlGpu { index, ..NvmlGpu::default() })));
+        let driver = line(&Line::Driver { version: "580".into(), count: 2 });
+        let facts = |text: String, ended| match parse(&Outcome { stdout: text, ended }) {
+            Reading::Value(f) => f,
+            other => panic!("{other:?}"),
+        };
+        let whole = format!("{driver}\n{}\n{}\n", gpu(0), gpu(1));
+        assert_eq!(facts(whole, Ended::Exit(Some(0))).incomplete, None);
+        let spoilt = format!("{driver}\n{}\nWARNING: gpu 1 {}\n", gpu(0), gpu(1));
+        let f = facts(spoilt, Ended::Exit(Some(0)));
+        assert_eq!((f.hung, f.incomplete.as_deref()), (None, Some("its answer holds 1 of 2 GPUs")));
+        for ended in [Ended::Exit(None), Ended::Exit(Some(3))] {
+            let f = facts(format!("{driver}\n{}\n", gpu(0)), ended);
+            assert!(f.hung.is_none() && f.incomplete.is_some_and(|w| w.contains("after 1 of 2 GPUs")));
+        }
     }
 
     #[test]
