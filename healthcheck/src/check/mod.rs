@@ -118,7 +118,14 @@ pub fn run(facts: &Facts, config: &Config, history: &State, mode: Mode, now: f64
     host::run(&context, &mut sink);
     site::run(&context, &mut sink);
     let Sink { raws, checks, .. } = sink;
-    let (mut findings, strikes) = debounce(raws, &history.strikes, now);
+    let (mut findings, mut strikes) = debounce(raws, &history.strikes, now);
+    // A check that this mode leaves out was not read: a job's prolog between two periodic passes starts nothing over.
+    for (key, strike) in &history.strikes {
+        let check = CATALOGUE.iter().find(|c| key.split(' ').next() == Some(c.id));
+        if check.is_some_and(|c| !c.modes.contains(&mode)) {
+            strikes.entry(key.clone()).or_insert(*strike);
+        }
+    }
     for f in &mut findings {
         f.observe = config.switch(&f.check) == Switch::Observe;
     }
@@ -228,5 +235,28 @@ mod tests {
         // A pass without it starts over.
         let (_, strikes) = debounce(Vec::new(), &strikes, 110.0);
         assert!(strikes.is_empty());
+    }
+
+    #[test]
+    fn a_prolog_between_two_periodic_passes_starts_no_count_over() {
+        let mut config = Config::default();
+        config.profile.mount.push(crate::config::MountProfile {
+            path: "/data".into(),
+            fstype: None,
+            writable: false,
+            network: true,
+        });
+        let mut facts = Facts::default();
+        facts.mount_probes.insert("/data".into(), Reading::Hung("no answer in time".into()));
+        let mut history = State::default();
+        let mut pass = |mode, now| {
+            let found = run(&facts, &config, &history, mode, now);
+            history.strikes = found.strikes;
+            found.findings.iter().find(|f| f.check == "fs.stale").map(|f| f.status)
+        };
+        assert_eq!(pass(Mode::Periodic, 100.0), Some(Status::Warn));
+        assert_eq!(pass(Mode::Prolog, 130.0), None);
+        assert_eq!(pass(Mode::Epilog, 140.0), None);
+        assert_eq!(pass(Mode::Periodic, 160.0), Some(Status::Fail));
     }
 }
