@@ -354,7 +354,7 @@ impl<S: Read + Seek> Ring<S> {
             self.source.seek(SeekFrom::Start(0))?;
             self.last = None;
         }
-        let (mut records, mut lost, mut malformed) = (0, 0, 0);
+        let (mut records, mut lost, mut malformed) = (0, 0_u64, 0);
         let complete = loop {
             if Instant::now() >= deadline {
                 break false;
@@ -385,7 +385,7 @@ impl<S: Read + Seek> Ring<S> {
                 if seq <= last {
                     continue;
                 }
-                lost += seq - last - 1;
+                lost = lost.saturating_add(seq - last - 1);
             }
             last = Some(seq);
             match parse_record(bytes) {
@@ -426,7 +426,7 @@ fn read_file(
     file.seek(SeekFrom::Start(offset))?;
     let mut reader = BufReader::with_capacity(RECORD_BYTES, file);
 
-    let (mut records, mut lost, mut malformed) = (0, 0, 0);
+    let (mut records, mut lost, mut malformed) = (0, 0_u64, 0);
     // Dictionary lines follow their record, so one record is held back.
     let mut pending: Option<Record> = None;
     let mut line = Vec::new();
@@ -462,7 +462,7 @@ fn read_file(
         match parse_record(line.strip_suffix(b"\n").unwrap_or(&line)) {
             Ok(record) => {
                 if let Some(last) = last {
-                    lost += record.seq.saturating_sub(last.saturating_add(1));
+                    lost = lost.saturating_add(record.seq.saturating_sub(last.saturating_add(1)));
                 }
                 last = Some(record.seq);
                 records += 1;
