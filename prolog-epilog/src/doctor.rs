@@ -16,6 +16,9 @@ use crate::release::Release;
 use crate::slurm_conf::{self, SlurmConf};
 use crate::spool::Spool;
 
+mod keys;
+mod ran;
+
 /// Version tag of the JSON form.
 pub const SCHEMA: &str = "clustermax-doctor/1";
 /// Limit on one program that is asked for its release.
@@ -132,6 +135,9 @@ pub fn diagnose(options: &Options) -> Diagnosis {
             look_at_hooks(&mut looks, &config, &conf);
             look_at_health_check(&mut looks, &config, &conf);
             look_at_timeouts(&mut looks, &config, &conf);
+            keys::look(&mut looks, &conf, config.enforcement == Enforcement::Enforce);
+            #[allow(clippy::cast_precision_loss, reason = "seconds since 1970 are exact in an f64")]
+            ran::look(&mut looks, &config, &conf, jiff::Timestamp::now().as_second() as f64);
             let named = look_at_plugstack(&mut looks, &conf);
             plugin = plugin.or(named);
         }
@@ -748,17 +754,30 @@ mod tests {
                 "clustermax.toml",
                 &format!(
                     "enforcement = \"enforce\"\n[paths]\ndrain = \"{0}/clustermax-drain\"\nstate_dir = \"{0}/state\"\n\
+                     run_dir = \"{0}/run\"\n\
                      [slurm]\nconf = \"{0}/slurm.conf\"\nscontrol = \"{0}/scontrol\"\n",
                     site.path("").display()
                 ),
             );
             site.conf(&[]);
             site.file("plugstack.conf", "");
+            std::fs::create_dir(site.path("run")).unwrap();
+            site.passed(5, jiff::Timestamp::now().as_second());
             site
         }
 
         fn path(&self, name: &str) -> PathBuf {
             self.dir.path().join(name)
+        }
+
+        /// What the periodic passes left.
+        fn passed(&self, count: u64, time: i64) {
+            let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+            let text = format!(
+                r#"{{"boot_id":"{}","passes":{{"periodic":{{"count":{count},"time":{time}.5,"seconds":0.1}}}}}}"#,
+                boot.trim()
+            );
+            self.file("run/checks.json", &text);
         }
 
         fn file(&self, name: &str, text: &str) {
@@ -780,6 +799,8 @@ mod tests {
                 ("PrologFlags", "Contain".into()),
                 ("HealthCheckProgram", here("healthcheckprogram")),
                 ("HealthCheckInterval", "60".into()),
+                ("UnkillableStepTimeout", "180".into()),
+                ("SchedulerParameters", "bf_interval=30,nohold_on_prolog_fail".into()),
             ];
             let changed = |key: &str| changes.iter().find(|(k, _)| *k == key).map(|(_, v)| (*v).to_string());
             let mut text = String::new();
@@ -851,6 +872,19 @@ mod tests {
             ("HealthCheckInterval", "900", "slurm.conf HealthCheckInterval", Status::Warn, "900 s"),
             ("PrologEpilogTimeout", "5", "slurm.conf PrologEpilogTimeout", Status::Warn, "is 5 s"),
             ("MessageTimeout", "7", "slurm.conf MessageTimeout", Status::Warn, "is 7 s"),
+            ("SlurmdTimeout", "0", "slurm.conf SlurmdTimeout", Status::Warn, "never set DOWN"),
+            ("SlurmdTimeout", "900", "slurm.conf SlurmdTimeout", Status::Warn, "is 900 s"),
+            ("SlurmdTimeout", "30", "slurm.conf SlurmdTimeout", Status::Warn, "HealthCheckInterval 60 s"),
+            ("UnkillableStepTimeout", "", "slurm.conf UnkillableStepTimeout", Status::Warn, "is 60 s"),
+            ("SchedulerParameters", "x", "slurm.conf SchedulerParameters", Status::Warn, "lacks nohold"),
+            ("HealthCheckNodeState", "IDLE", "slurm.conf HealthCheckNodeState", Status::Warn, "leaves out"),
+            (
+                "HealthCheckNodeState",
+                "ANY,START_ONLY",
+                "slurm.conf HealthCheckNodeState",
+                Status::Warn,
+                "leaves",
+            ),
         ];
         for (key, value, check, status, text) in rows {
             site.conf(&[(key, value)]);
@@ -858,6 +892,37 @@ mod tests {
             assert_eq!(item.status, *status, "{item:?}");
             assert!(item.text.contains(text) && !item.why.is_empty(), "{item:?}");
         }
+    }
+
+    #[test]
+    fn that_the_health_check_program_ran_is_proved_by_its_last_pass() {
+        let site = Site::good();
+        let now = jiff::Timestamp::now().as_second();
+        let seen = || site.item("HealthCheckProgram ran");
+        assert_eq!(seen().status, Status::Pass, "{:?}", seen());
+        assert!(seen().text.starts_with("5 passes, the last one "), "{:?}", seen());
+        site.passed(5, now - 400);
+        assert_eq!(seen().status, Status::Fail);
+        assert!(seen().text.contains("HealthCheckInterval is 60 s"), "{:?}", seen());
+        site.file("run/checks.json", r#"{"boot_id":"another","passes":{"periodic":{"count":1,"time":1.0}}}"#);
+        assert!(seen().text.contains("no periodic pass since this node was booted"), "{:?}", seen());
+        site.file("run/checks.json", "{");
+        assert!(seen().text.contains("is not readable"), "{:?}", seen());
+        std::fs::remove_file(site.path("run/checks.json")).unwrap();
+        assert!(seen().text.contains("does not exist"), "{:?}", seen());
+        assert_eq!(seen().status, Status::Warn);
+    }
+
+    #[test]
+    fn a_prolog_that_never_fails_needs_no_requeue() {
+        let site = Site::good();
+        site.conf(&[("SchedulerParameters", ""), ("HealthCheckNodeState", "CYCLE")]);
+        let config = std::fs::read_to_string(site.path("clustermax.toml")).unwrap();
+        site.file("clustermax.toml", &config.replace("enforce\"", "observe\""));
+        let item = site.item("slurm.conf SchedulerParameters");
+        assert_eq!(item.status, Status::Pass);
+        assert!(item.text.ends_with("SchedulerParameters=nohold_on_prolog_fail"), "{item:?}");
+        assert_eq!(site.item("slurm.conf HealthCheckNodeState").status, Status::Pass);
     }
 
     #[test]
