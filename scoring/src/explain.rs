@@ -18,6 +18,9 @@ pub struct ExplainArgs {
     pub criterion: String,
     /// Results folder; without it only the rule is shown
     pub dir: Option<PathBuf>,
+    /// Evidence file; default: evidence.toml in the results folder, when there is one
+    #[arg(long, value_name = "FILE")]
+    pub evidence: Option<PathBuf>,
     /// Read the methodology from this folder instead of the built-in one
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
@@ -94,7 +97,7 @@ pub fn explain(args: &ExplainArgs) -> Result<u8, Failure> {
             rule(&methodology, find(&methodology, &args.criterion)?, &mut out);
         }
         Some(dir) => {
-            let evaluation = Evaluation::of(dir, args.data.as_deref())?;
+            let evaluation = Evaluation::of(dir, args.data.as_deref(), args.evidence.as_deref())?;
             let wanted = &find(&evaluation.methodology, &args.criterion)?.id;
             rule(&evaluation.methodology, find(&evaluation.methodology, wanted)?, &mut out);
             if let Some((_, verdict)) = evaluation.judged().find(|(criterion, _)| criterion.id == *wanted) {
@@ -109,6 +112,14 @@ pub fn explain(args: &ExplainArgs) -> Result<u8, Failure> {
 fn find<'a>(methodology: &'a Methodology, id: &str) -> Result<&'a Criterion, Failure> {
     if let Some(criterion) = methodology.criterion(id) {
         return Ok(criterion);
+    }
+    if let Some(criterion) = methodology.undecided(id) {
+        return Err(Failure::input(format!(
+            "methodology {} does not decide criterion {id} yet ({}): {}",
+            methodology.rules.methodology,
+            criterion.text,
+            criterion.undecided.as_deref().unwrap_or_default()
+        )));
     }
     if let Some(listed) = methodology.listed.iter().find(|listed| listed.id == id) {
         return Err(Failure::input(format!(

@@ -278,10 +278,14 @@ impl<'a> Evidence<'a> {
     ) -> Instance {
         let found = self.matching(measure, subject, value);
         let claim = measure.or_claim.as_ref().and_then(|item| {
-            self.of("claim").iter().copied().find(|(key, entry)| {
-                entry.believed().is_some()
-                    && key.params.get("item").is_some_and(|found| found.to_string() == *item)
-            })
+            self.of("claim")
+                .iter()
+                .copied()
+                .filter(|(key, entry)| {
+                    entry.believed().is_some()
+                        && key.params.get("item").is_some_and(|found| found.to_string() == *item)
+                })
+                .min_by(|a, b| a.1.value.unwrap_or_default().total_cmp(&b.1.value.unwrap_or_default()))
         });
         let result = self.decide(criterion, measure, value, &found);
         match (result, claim) {
@@ -658,6 +662,7 @@ mod tests {
                 files: Vec::new(),
                 digest: String::new(),
                 run_digest: String::new(),
+                statements: None,
             };
             Self { loaded, methodology: Methodology::built_in().unwrap() }
         }

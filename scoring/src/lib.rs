@@ -9,6 +9,7 @@
 
 pub mod audit;
 pub mod collect;
+pub mod evidence;
 pub mod explain;
 pub mod judge;
 pub mod load;

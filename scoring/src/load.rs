@@ -7,6 +7,7 @@ use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
+use crate::evidence::{self, Statements};
 use crate::methodology::{Ceiling, Methodology, hex};
 use crate::record::{self, Evidence, Provenance, Reader, Record, Scalar, State, Subject};
 use crate::run::{self, Folder, Hardware, Run};
@@ -74,6 +75,8 @@ pub struct RawFile {
     pub sha256: String,
     /// What is wrong with it.
     pub problem: Option<String>,
+    /// Lies outside the results folder (`--evidence`), so no report links to it.
+    pub outside: bool,
 }
 
 /// A results folder in memory.
@@ -89,6 +92,8 @@ pub struct Loaded {
     pub digest: String,
     /// SHA-256 of `run.json`.
     pub run_digest: String,
+    /// `evidence.toml`, when there is one.
+    pub statements: Option<Statements>,
 }
 
 /// What is wrong with a results folder; every sentence names the file and the mend.
@@ -103,6 +108,9 @@ pub enum Error {
     /// Nothing was recorded.
     #[error("{0} holds no record; run the suite's stages (and `clustermax collect`) first")]
     NoRecords(String),
+    /// `evidence.toml`
+    #[error(transparent)]
+    Evidence(#[from] evidence::Error),
     /// Two records say something about the same thing.
     #[error(
         "{path}: lines {first} and {second} are records of the same {what}; \
@@ -145,6 +153,7 @@ pub fn load(path: &Path, methodology: &Methodology) -> Result<Loaded, Error> {
         entries: BTreeMap::new(),
         files: Vec::new(),
         digest: String::new(),
+        statements: None,
     };
     let mut sum = [0_u8; 32];
     let mut files: BTreeMap<(String, String), usize> = BTreeMap::new();
@@ -186,6 +195,61 @@ pub fn load(path: &Path, methodology: &Methodology) -> Result<Loaded, Error> {
     }
     verify(path, &mut loaded);
     apply_ceilings(&mut loaded, methodology);
+    Ok(loaded)
+}
+
+/// Reads a results folder with its evidence: `file`, else `evidence.toml` in the folder when it is there.
+///
+/// # Errors
+/// [`Error`]; a statement that is expired or contradictory is no error but leaves its criterion unknown.
+pub fn load_with(path: &Path, methodology: &Methodology, file: Option<&Path>) -> Result<Loaded, Error> {
+    let mut loaded = load(path, methodology)?;
+    let beside = path.join(evidence::FILE);
+    let (file, outside) = match file {
+        Some(file) => {
+            let same = file.canonicalize().ok().is_some_and(|file| beside.canonicalize().ok() == Some(file));
+            (file.to_owned(), !same)
+        }
+        None if fs::symlink_metadata(&beside).is_ok() => (beside, false),
+        None => return Ok(loaded),
+    };
+    let today = evidence::day(path, &loaded.run)?;
+    let statements = Statements::read(&file, methodology, Some(today))?.usable(&loaded.run.cluster)?;
+    let index = loaded.files.len();
+    loaded.files.push(RawFile {
+        file: evidence::FILE.to_owned(),
+        sha256: statements.sha256.clone(),
+        problem: None,
+        outside,
+    });
+    for (item, one) in statements.by_item() {
+        let mut params = BTreeMap::from([
+            ("item".to_owned(), Scalar::from(item)),
+            ("issuer".to_owned(), Scalar::from(one.issuer.as_str())),
+        ]);
+        if let Some(valid_to) = one.valid_to {
+            params.insert("valid_to".to_owned(), Scalar::from(valid_to.to_string()));
+        }
+        let key = Key {
+            stage: "evidence".to_owned(),
+            metric: "claim".to_owned(),
+            params,
+            subject: Subject::default(),
+        };
+        let entry = Entry {
+            value: one.flaw.is_none().then_some(if one.met { 1.0 } else { 0.0 }),
+            unit: String::new(),
+            state: if one.flaw.is_none() { State::Measured } else { State::Unknown },
+            provenance: Provenance::Declared,
+            evidence: Some((index, Some(one.pointer()))),
+            detail: one.flaw.as_ref().map(|flaw| format!("{}: {flaw}", one.name())),
+            flaw: None,
+            line: 0,
+        };
+        // A record of a stage and the file may state the same; the record stands, they cannot both be shown.
+        loaded.entries.entry(key).or_insert(entry);
+    }
+    loaded.statements = Some(statements);
     Ok(loaded)
 }
 
@@ -251,7 +315,7 @@ fn split(
     let evidence = record.evidence.map(|Evidence { file, sha256, pointer }| {
         let sha256 = sha256.to_ascii_lowercase();
         let place = *index.entry((file.clone(), sha256.clone())).or_insert_with(|| {
-            files.push(RawFile { file, sha256, problem: None });
+            files.push(RawFile { file, sha256, problem: None, outside: false });
             files.len() - 1
         });
         (place, pointer)
@@ -332,7 +396,7 @@ pub fn number(value: f64) -> String {
 }
 
 /// SHA-256 of a file, in hex.
-fn sha256_file(path: &Path) -> io::Result<String> {
+pub(crate) fn sha256_file(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let mut hash = Sha256::new();
     let mut buffer = vec![0; 1 << 16];

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use scoring::{audit, collect, explain, report, score};
+use scoring::{audit, collect, evidence, explain, report, score};
 
 /// GPU-cluster measurements and evidence to a rating
 #[derive(Debug, Parser)]
@@ -24,6 +24,8 @@ enum Command {
     Score(score::Args),
     /// Write report.txt and report.html of a results folder
     Report(report::Args),
+    /// Make or check an evidence.toml: attestations, prices, terms, SLA, partnerships, capacity, support
+    Evidence(evidence::Args),
     /// Show one criterion: its rule and, for a results folder, its values and evidence
     Explain(explain::ExplainArgs),
     /// List, show or check the criteria
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
         Command::Audit(args) => audit::run(&args),
         Command::Score(args) => score::run(&args),
         Command::Report(args) => report::run(&args),
+        Command::Evidence(args) => evidence::run(&args),
         Command::Explain(args) => explain::explain(&args),
         Command::Criteria(args) => explain::criteria(&args),
     };

@@ -310,6 +310,28 @@ pub struct Measure {
     pub or_claim: Option<String>,
 }
 
+impl Measure {
+    /// A statement that the item is met.
+    fn claim(item: &str) -> Self {
+        Self {
+            metric: "claim".to_owned(),
+            filter: BTreeMap::from([("item".to_owned(), Scalar::from(item))]),
+            each: None,
+            per: Per::Cluster,
+            span: None,
+            pick: Pick::Worst,
+            complete: None,
+            rule: Rule::Flag { pass: 1 },
+            or_claim: None,
+        }
+    }
+
+    /// Whether a statement can decide it.
+    fn takes_claim(&self) -> bool {
+        self.metric == "claim" || self.or_claim.is_some()
+    }
+}
+
 /// One row of `criteria.toml`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -336,8 +358,33 @@ pub struct Criterion {
     pub source: String,
     /// Of the source.
     pub date: String,
-    /// Where its value comes from.
+    /// The kind of statement in evidence.toml that can decide it.
+    pub evidence: Option<String>,
+    /// What a statement must say for "met" to be believed.
+    pub requires: Option<Requires>,
+    /// Why this methodology does not decide it yet; it then has no measures.
+    pub undecided: Option<String>,
+    /// Where its value comes from; a row with `evidence` and none is decided by a claim with its id.
+    #[serde(default)]
     pub measures: Vec<Measure>,
+}
+
+/// What a statement's fields must hold when it says that a criterion is met.
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Requires {
+    /// A text of the field contains one of these words, in any case.
+    #[serde(default)]
+    pub one_of: BTreeMap<String, Vec<String>>,
+    /// The number is this or more.
+    #[serde(default)]
+    pub least: BTreeMap<String, f64>,
+    /// The number is this or less.
+    #[serde(default)]
+    pub most: BTreeMap<String, f64>,
+    /// The field is there.
+    #[serde(default)]
+    pub present: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -474,6 +521,8 @@ pub struct Methodology {
     pub listed: Vec<Listed>,
     /// The criteria that this methodology decides.
     pub criteria: Vec<Criterion>,
+    /// The criteria that it lists with their reason and does not decide yet; they are outside every figure.
+    pub undecided: Vec<Criterion>,
     /// Known metrics by name.
     pub metrics: BTreeMap<String, Metric>,
     /// Reference values.
@@ -521,9 +570,17 @@ impl Methodology {
             toml::from_str(text("criteria.toml")).map_err(|error| toml_error("criteria.toml", &error))?;
         let rules: Rules =
             toml::from_str(text("rating.toml")).map_err(|error| toml_error("rating.toml", &error))?;
+        let (undecided, mut criteria): (Vec<Criterion>, Vec<Criterion>) =
+            criteria.criterion.into_iter().partition(|criterion| criterion.undecided.is_some());
+        for criterion in &mut criteria {
+            if criterion.evidence.is_some() && criterion.measures.is_empty() {
+                criterion.measures.push(Measure::claim(&criterion.id));
+            }
+        }
         let methodology = Self {
             listed: parse_list(text("criteria-list.tsv"))?,
-            criteria: criteria.criterion,
+            criteria,
+            undecided,
             metrics: parse_metrics(text("metrics.tsv"))?,
             references: parse_references(text("references.tsv"))?,
             ceilings: parse_ceilings(text("ceilings.tsv"))?,
@@ -535,6 +592,11 @@ impl Methodology {
         };
         let problems = methodology.problems();
         if problems.is_empty() { Ok(methodology) } else { Err(Error::Rows(problems)) }
+    }
+
+    /// The criterion with this id among those that are not decided yet.
+    pub fn undecided(&self, id: &str) -> Option<&Criterion> {
+        self.undecided.iter().find(|criterion| criterion.id == id)
     }
 
     /// How many of the listed criteria that are about Slurm are decided, and how many there are.
@@ -614,7 +676,7 @@ impl Methodology {
 
     fn check_criteria(&self, problems: &mut Vec<String>) {
         let mut seen = BTreeSet::new();
-        for criterion in &self.criteria {
+        for criterion in self.criteria.iter().chain(&self.undecided) {
             let mut bad = |what: String| problems.push(format!("criteria.toml: {}: {what}", criterion.id));
             if !seen.insert(&criterion.id) {
                 bad("the id is there twice".to_owned());
@@ -636,8 +698,22 @@ impl Methodology {
             if !(1..=3).contains(&criterion.weight) {
                 bad(format!("weight {} is not 1, 2 or 3", criterion.weight));
             }
-            if criterion.text.is_empty() || criterion.measures.is_empty() {
-                bad("text or measures are empty".to_owned());
+            if criterion.text.is_empty() {
+                bad("text is empty".to_owned());
+            }
+            match &criterion.undecided {
+                None if criterion.measures.is_empty() => {
+                    bad("it has neither measures, evidence nor a reason why it is undecided".to_owned());
+                }
+                Some(reason) if reason.is_empty() => bad("undecided has no reason".to_owned()),
+                Some(_) if !criterion.measures.is_empty() || criterion.evidence.is_some() => {
+                    bad("it is undecided and has measures or evidence".to_owned());
+                }
+                Some(_) if criterion.gate.is_some() => bad("a gate is undecided".to_owned()),
+                _ => {}
+            }
+            if let Some(what) = check_evidence(criterion) {
+                bad(what);
             }
             if !is_date(&criterion.date) {
                 bad(format!("{:?} is not a date", criterion.date));
@@ -669,8 +745,14 @@ impl Methodology {
         let Some(metric) = self.metrics.get(&measure.metric) else {
             return Some(format!("there is no metric {:?} in metrics.tsv", measure.metric));
         };
-        if (criterion.class == Class::Evidence) != (measure.metric == "claim") {
-            return Some("exactly the criteria of class evidence are decided by claims".to_owned());
+        if criterion.class == Class::Evidence && measure.metric != "claim" {
+            return Some("a criterion of class evidence is decided by claims only".to_owned());
+        }
+        if criterion.class == Class::Machine && measure.takes_claim() {
+            return Some(
+                "a criterion of class machine is never decided by a claim, only class evidence or partly"
+                    .to_owned(),
+            );
         }
         if let Some(item) = &measure.or_claim
             && item != &criterion.id
@@ -760,6 +842,28 @@ impl Methodology {
             }
         }
     }
+}
+
+/// A criterion that takes a claim names its kind; what it requires are fields of that kind.
+fn check_evidence(criterion: &Criterion) -> Option<String> {
+    let takes = criterion.measures.iter().any(Measure::takes_claim);
+    let Some(kind) = &criterion.evidence else {
+        if criterion.requires.is_some() {
+            return Some("requires without evidence".to_owned());
+        }
+        return takes.then(|| "a claim decides it, so evidence must name its kind".to_owned());
+    };
+    if !crate::evidence::is_kind(kind) {
+        return Some(format!("evidence {kind:?} is none of {}", crate::evidence::kind_names()));
+    }
+    if !takes {
+        return Some("it has evidence, but no measure takes a claim".to_owned());
+    }
+    let rule = criterion.requires.as_ref()?;
+    let mut fields = rule.one_of.keys().chain(rule.least.keys()).chain(rule.most.keys()).chain(&rule.present);
+    fields
+        .find(|field| !crate::evidence::has_field(kind, field))
+        .map(|field| format!("requires {field}, which [[{kind}]] does not have"))
 }
 
 /// Points must have rising finite values, scores in [0, 1] that only rise or only fall.
@@ -1063,7 +1167,7 @@ mod tests {
             ("criteria.toml", "date = \"2025-11-06\"", "date = \"6 Nov\"", "is not a date"),
             ("criteria.toml", "na = [\"no_infiniband\"]", "na = [\"too_hard\"]", "closed list"),
             ("criteria.toml", "metric = \"bmc_reachable\"", "metric = \"bmc\"", "no metric \"bmc\""),
-            ("criteria.toml", "metric = \"bmc_reachable\"", "metric = \"claim\"", "class evidence"),
+            ("criteria.toml", "metric = \"bmc_reachable\"", "metric = \"claim\"", "class machine"),
             ("criteria.toml", "pass = 0", "pass = 2", "neither 0 nor 1"),
             ("criteria.toml", "[10, 1.0], [30, 0.5]", "[30, 1.0], [10, 0.5]", "values must rise"),
             ("criteria.toml", "[10, 1.0], [30, 0.5]", "[10, 0.2], [30, 0.5]", "only rise or only fall"),

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use crate::judge::{Evidence, Micro, ONE, Observed, Outcome, Verdict};
-use crate::load::{Loaded, load};
+use crate::load::{Loaded, load_with};
 use crate::methodology::{Criterion, Methodology};
 use crate::rating::{Bounds, Rating, rate, tier_name};
 use crate::{Failure, report, run};
@@ -20,6 +20,9 @@ pub const SCHEMA: &str = "clustermax-score/1";
 pub struct Args {
     /// Results folder
     pub dir: PathBuf,
+    /// Evidence file; default: evidence.toml in the results folder, when there is one
+    #[arg(long, value_name = "FILE")]
+    pub evidence: Option<PathBuf>,
     /// Print score.json instead of the text report
     #[arg(long)]
     pub json: bool,
@@ -48,9 +51,9 @@ impl Evaluation {
     ///
     /// # Errors
     /// Bad methodology or bad results folder, each in one sentence.
-    pub fn of(dir: &Path, data: Option<&Path>) -> Result<Self, Failure> {
+    pub fn of(dir: &Path, data: Option<&Path>, evidence: Option<&Path>) -> Result<Self, Failure> {
         let methodology = methodology(data)?;
-        let loaded = load(dir, &methodology).map_err(Failure::input)?;
+        let loaded = load_with(dir, &methodology, evidence).map_err(Failure::input)?;
         let verdicts: Vec<Verdict> = {
             let evidence = Evidence::new(&loaded, &methodology);
             methodology.criteria.iter().map(|criterion| evidence.judge(criterion)).collect()
@@ -91,7 +94,7 @@ pub fn methodology(data: Option<&Path>) -> Result<Methodology, Failure> {
 /// # Errors
 /// Bad input (2) or a folder that cannot be written (2).
 pub fn run(args: &Args) -> Result<u8, Failure> {
-    let evaluation = Evaluation::of(&args.dir, args.data.as_deref())?;
+    let evaluation = Evaluation::of(&args.dir, args.data.as_deref(), args.evidence.as_deref())?;
     let out = args.out.as_deref().unwrap_or(&args.dir);
     let score = to_json(&evaluation);
     let text = report::text::render(&evaluation);
@@ -107,8 +110,28 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
             );
         }
     }
+    for one in loaded_flaws(&evaluation) {
+        eprintln!("clustermax: {}", report::plain(&one));
+    }
     report::print(if args.json { &score } else { &text })?;
     Ok(if evaluation.rating.is_rated() { 0 } else { 1 })
+}
+
+/// Statements that count for nothing, and why.
+fn loaded_flaws(evaluation: &Evaluation) -> Vec<String> {
+    let Some(statements) = &evaluation.loaded.statements else { return Vec::new() };
+    statements
+        .statements
+        .iter()
+        .filter_map(|one| {
+            Some(format!(
+                "{}: {} counts for nothing: {}",
+                statements.path.display(),
+                one.name(),
+                one.flaw.as_ref()?
+            ))
+        })
+        .collect()
 }
 
 /// Writes one file of the report, all of it or nothing.
@@ -245,6 +268,19 @@ pub fn to_json(evaluation: &Evaluation) -> String {
         "criteria": criteria,
         "gates": gates,
         "inputs": {
+            "evidence": loaded.statements.as_ref().map(|found| json!({
+                "provider": found.provider,
+                "sha256": found.sha256,
+                "statements": found.statements.iter().map(|one| json!({
+                    "counts": one.flaw.is_none(),
+                    "issuer": one.issuer,
+                    "item": one.item,
+                    "met": one.met,
+                    "pointer": one.pointer(),
+                    "reason": one.flaw,
+                    "valid_to": one.valid_to.map(|day| day.to_string()),
+                })).collect::<Vec<_>>(),
+            })),
             "methodology": methodology.digests,
             "raw": loaded.files.iter().map(|raw| json!({
                 "file": raw.file, "problem": raw.problem, "sha256": raw.sha256,

@@ -130,6 +130,9 @@ impl Page<'_> {
         let name = raw.file.strip_prefix("raw/").unwrap_or(&raw.file);
         let pointer =
             pointer.as_deref().map(|pointer| format!(" <span class=\"soft\">{}</span>", escape(pointer)));
+        if raw.outside {
+            return format!("{}{}", escape(name), pointer.unwrap_or_default());
+        }
         format!(
             "<a href=\"{}\" title=\"sha256 {}\">{}</a>{}",
             url(&format!("{}{}", self.base, raw.file)),

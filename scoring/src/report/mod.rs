@@ -18,6 +18,9 @@ use crate::score::{Evaluation, write_file};
 pub struct Args {
     /// Results folder
     pub dir: PathBuf,
+    /// Evidence file; default: evidence.toml in the results folder, when there is one
+    #[arg(long, value_name = "FILE")]
+    pub evidence: Option<PathBuf>,
     /// Write report.txt and report.html into this folder instead of the results folder
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
@@ -31,7 +34,7 @@ pub struct Args {
 /// # Errors
 /// Bad input or a folder that cannot be written (2).
 pub fn run(args: &Args) -> Result<u8, Failure> {
-    let evaluation = Evaluation::of(&args.dir, args.data.as_deref())?;
+    let evaluation = Evaluation::of(&args.dir, args.data.as_deref(), args.evidence.as_deref())?;
     let out = args.out.as_deref().unwrap_or(&args.dir);
     write_file(out, "report.txt", &text::render(&evaluation))?;
     write_file(out, "report.html", &html::render(&evaluation, &link_base(&args.dir, out)))?;
