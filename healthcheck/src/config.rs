@@ -95,6 +95,8 @@ pub struct Config {
     pub brake: Brake,
     /// Kernel-log policy.
     pub xid: XidPolicy,
+    /// Prometheus metrics.
+    pub metrics: Metrics,
     /// Switches per check id.
     pub checks: BTreeMap<String, CheckSwitch>,
     /// Site checks.
@@ -246,6 +248,14 @@ impl Default for XidPolicy {
     fn default() -> Self {
         XidPolicy { accept_synthetic: true }
     }
+}
+
+/// Prometheus metrics.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Metrics {
+    /// File for node_exporter's textfile collector, absolute, ending in `.prom`; none is written without it.
+    pub textfile: Option<PathBuf>,
 }
 
 /// Switch of one check.
@@ -440,6 +450,14 @@ impl Config {
                 self.brake.max_share
             ));
         }
+        if let Some(path) = &self.metrics.textfile
+            && !(path.is_absolute() && path.extension().is_some_and(|e| e == "prom"))
+        {
+            return Err(format!(
+                "metrics.textfile = \"{}\": give an absolute path that ends in .prom: node_exporter reads no other",
+                path.display()
+            ));
+        }
         for id in self.checks.keys() {
             if !id.starts_with("site.") && !CATALOGUE.iter().any(|c| c.id == id) {
                 let near = nearest(id, CATALOGUE.iter().map(|c| c.id));
@@ -500,8 +518,13 @@ impl Config {
         let commands = self.command.iter_mut().map(|c| &mut c.path);
         let mounts = self.profile.mount.iter_mut().map(|m| &mut m.path);
         let spaces = self.profile.space.iter_mut().map(|s| &mut s.path);
-        for path in
-            fixed.into_iter().chain(p.kmsg_files.iter_mut()).chain(commands).chain(mounts).chain(spaces)
+        for path in fixed
+            .into_iter()
+            .chain(p.kmsg_files.iter_mut())
+            .chain(self.metrics.textfile.iter_mut())
+            .chain(commands)
+            .chain(mounts)
+            .chain(spaces)
         {
             if let Some(text) = path.to_str().filter(|t| t.contains("%n")) {
                 *path = text.replace("%n", &node).into();
@@ -640,6 +663,7 @@ mod tests {
         );
         assert!(error("[deadlines]\nsource = \"5s\"\n").contains("line 2: invalid type: string \"5s\""));
         assert!(error("[deadlines]\nsource = 0\n").contains("deadlines.source = 0"));
+        assert!(error("[metrics]\ntextfile = \"/x/clustermax.txt\"\n").contains("ends in .prom"));
         assert!(error("[brake]\nmax_share = 0.0\n").contains("brake.max_share = 0"));
         assert!(error("[checks.\"gpu.tmp\"]\nstate = \"off\"\n").contains("did you mean \"gpu.temp\"?"));
         assert!(error("paths = [\n").starts_with("/etc/x.toml, line "));

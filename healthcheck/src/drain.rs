@@ -36,6 +36,20 @@ pub enum DrainOutcome {
 }
 
 impl DrainOutcome {
+    /// All of them.
+    pub const ALL: [DrainOutcome; 10] = [
+        DrainOutcome::Written,
+        DrainOutcome::Already,
+        DrainOutcome::Foreign,
+        DrainOutcome::Protected,
+        DrainOutcome::Brake,
+        DrainOutcome::Spooled,
+        DrainOutcome::Unreadable,
+        DrainOutcome::Observe,
+        DrainOutcome::WrongRelease,
+        DrainOutcome::Failed,
+    ];
+
     /// The word used in files.
     #[must_use]
     pub fn word(self) -> &'static str {

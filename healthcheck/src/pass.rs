@@ -10,9 +10,11 @@ use crate::drain::{self, Answer, DrainOutcome};
 use crate::facts::{Facts, KernelFacts, Reading, SeenEvent};
 use crate::jobs::{self, Job, JobEvent};
 use crate::kmsg::Reader;
+use crate::metrics;
 use crate::mode::Mode;
 use crate::source;
 use crate::state::{self, KnownGpu, Locked, State, write_atomic};
+use crate::totals::Totals;
 use crate::verdict::{Action, Finding, Status, VERDICT_SCHEMA, Verdict};
 use crate::xid::{Fold, Folded, Scanner};
 
@@ -101,7 +103,9 @@ pub fn run(config: &Config, mode: Mode, own_job: Option<&str>) -> Report {
         return Report { verdict, drain: None, facts, jobs };
     }
 
+    state.history().totals.pass(&verdict, &facts, now, begun.elapsed().as_secs_f64());
     state.save(&mut verdict);
+    let mut totals = state.history().totals.clone();
     drop(state);
     let news = tell_job_files(config, &mut jobs, &verdict);
     verdict.seconds = begun.elapsed().as_secs_f64();
@@ -113,6 +117,15 @@ pub fn run(config: &Config, mode: Mode, own_job: Option<&str>) -> Report {
     if let Some(answer) = &drain {
         verdict.drain_outcome = Some(answer.outcome.word().into());
         publish(config, &mut verdict);
+        count_drain(config, &verdict, &mut totals, answer.outcome, until);
+    }
+    // A healthy job costs nothing more; what its hooks saw is published by the next periodic pass.
+    if mode == Mode::Periodic || drain.is_some() {
+        for done in [totals.publish(config, now), metrics::publish(config, &verdict, &totals)] {
+            if let Err(why) = done {
+                tracing::warn!("{why}");
+            }
+        }
     }
     notify(config, &news, until);
     if mode == Mode::Periodic {
@@ -403,6 +416,27 @@ fn answer(
         }
     }
     Some(answer)
+}
+
+/// Counts what became of a drain, in the state and in the copy that is about to be published.
+fn count_drain(
+    config: &Config,
+    verdict: &Verdict,
+    totals: &mut Totals,
+    outcome: DrainOutcome,
+    until: Instant,
+) {
+    totals.drain(outcome.word());
+    let wait = left(until, LOCK_WAIT);
+    match Locked::open(&config.paths.state_dir, &verdict.boot_id, unix_time(), wait) {
+        Ok(mut locked) => {
+            locked.state.totals.drain(outcome.word());
+            if let Err(why) = locked.save() {
+                tracing::warn!("{why}");
+            }
+        }
+        Err(why) => tracing::warn!("{why}"),
+    }
 }
 
 /// Tells jobs what is new for them and no drain has told them yet.

@@ -16,6 +16,7 @@ use crate::facts::SeenEvent;
 use crate::history::Counters;
 use crate::kmsg::Cursor;
 use crate::sys;
+use crate::totals::Totals;
 use crate::xid::recovery_action;
 
 /// Most kernel events kept; the oldest handled ones go first.
@@ -40,6 +41,9 @@ pub struct State {
     /// Counters over time.
     #[serde(default)]
     pub counters: Counters,
+    /// Counts and last results, for those who look from outside.
+    #[serde(default)]
+    pub totals: Box<Totals>,
     /// GPUs as last seen, by PCI address: a vanished GPU still counts as this node's.
     #[serde(default)]
     pub inventory: BTreeMap<String, KnownGpu>,
@@ -167,6 +171,7 @@ impl State {
     /// An Xid 154 "changed to None" takes back what earlier ones of that GPU asked for.
     pub fn add_events(&mut self, new: Vec<SeenEvent>) {
         for event in new {
+            self.totals.event(&event, &self.inventory);
             if recovery_action(&event.event) == Some(0) {
                 let same = |e: &&mut SeenEvent| {
                     e.event.pci == event.event.pci && recovery_action(&e.event).is_some()

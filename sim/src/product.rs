@@ -150,6 +150,7 @@ fn copy_readable(from: &Path, to: &Path) -> Result<()> {
 struct Configuration<'a> {
     enforcement: &'a str,
     paths: Paths,
+    metrics: Metrics,
     slurm: SlurmPaths,
     profile: Profile<'a>,
 }
@@ -165,6 +166,11 @@ struct Paths {
     run_dir: PathBuf,
     state_dir: PathBuf,
     drain: PathBuf,
+}
+
+#[derive(Serialize)]
+struct Metrics {
+    textfile: PathBuf,
 }
 
 #[derive(Serialize)]
@@ -217,6 +223,7 @@ fn clustermax_toml(
             state_dir: node.state(),
             drain: drain.to_owned(),
         },
+        metrics: Metrics { textfile: node.run().join("clustermax.prom") },
         slurm: SlurmPaths {
             conf: layout.slurm_conf(),
             scontrol: match state.slurm_root()? {
