@@ -99,6 +99,8 @@ pub struct Config {
     pub metrics: Metrics,
     /// Switches per check id.
     pub checks: BTreeMap<String, CheckSwitch>,
+    /// The resident mode.
+    pub watch: Watch,
     /// Site checks.
     pub command: Vec<SiteCommand>,
     /// What this node should have.
@@ -260,6 +262,20 @@ pub struct Metrics {
 
 /// Switch of one check.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
+/// The resident mode.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Watch {
+    /// Seconds between timed passes, in 1..=25: a prolog goes by a verdict of at most 30 s.
+    pub interval: u64,
+}
+
+impl Default for Watch {
+    fn default() -> Self {
+        Watch { interval: 25 }
+    }
+}
+
 #[serde(deny_unknown_fields)]
 pub struct CheckSwitch {
     /// on, observe or off.
@@ -467,6 +483,12 @@ impl Config {
             }
         }
         for c in &self.command {
+        if !(1..=25).contains(&self.watch.interval) {
+            return Err(format!(
+                "watch.interval = {}: give 1 to 25 seconds: a prolog goes by a verdict of at most 30 s",
+                self.watch.interval
+            ));
+        }
             let plain = |s: &str| s.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b));
             if c.name.is_empty() || !plain(&c.name) {
                 return Err(format!("command name \"{}\": use letters, digits, _ and -", c.name));
@@ -683,6 +705,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("c.toml");
         std::fs::write(&file, "[paths]\nrun_dir = \"/run/%n/x\"\nkmsg_files = [\"/k/%n\"]\n").unwrap();
+        assert!(error("[watch]\ninterval = 60\n").contains("watch.interval = 60"));
         let c = Config::load(&file, "n2").unwrap();
         assert_eq!(c.paths.run_dir, Path::new("/run/n2/x"));
         assert_eq!(c.paths.kmsg_files, [Path::new("/k/n2")]);

@@ -1,13 +1,12 @@
 //! Calls `clustermax-drain`, the only writer to Slurm, as a child under a deadline. No Slurm here.
 
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Config, check_trusted};
-use crate::source::child::{self, Ended};
+use crate::source::child::{self, Ended, Meanwhile};
 
 /// What became of a drain; see `docs/interfaces.md`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,7 +94,14 @@ pub struct Answer {
 
 /// Drains this node with `reason` and tells `jobs`. `confirm` waits for the brake's second look.
 #[must_use]
-pub fn drain(config: &Config, reason: &str, jobs: &[String], confirm: bool, limit: Duration) -> Answer {
+pub fn drain(
+    config: &Config,
+    reason: &str,
+    jobs: &[String],
+    confirm: bool,
+    limit: Duration,
+    meanwhile: &mut Meanwhile<'_>,
+) -> Answer {
     let mut args = vec!["drain", "--node", &config.node, "--reason", reason];
     if confirm {
         args.push("--confirm");
@@ -103,34 +109,42 @@ pub fn drain(config: &Config, reason: &str, jobs: &[String], confirm: bool, limi
     for job in jobs {
         args.extend(["--job", job]);
     }
-    call(config, &args, limit)
+    call(config, &args, limit, meanwhile)
 }
 
 /// Tells a job something.
 #[must_use]
-pub fn notify(config: &Config, job: &str, text: &str, limit: Duration) -> Answer {
-    call(config, &["notify", "--job", job, "--text", text], limit)
+pub fn notify(
+    config: &Config,
+    job: &str,
+    text: &str,
+    limit: Duration,
+    meanwhile: &mut Meanwhile<'_>,
+) -> Answer {
+    call(config, &["notify", "--job", job, "--text", text], limit, meanwhile)
 }
 
 /// Delivers spooled drains; starts nothing when there are none.
 #[must_use]
-pub fn deliver(config: &Config, limit: Duration) -> Option<Answer> {
-    spool_has_work(&config.paths.state_dir.join("spool")).then(|| call(config, &["deliver"], limit))
+pub fn deliver(config: &Config, limit: Duration, meanwhile: &mut Meanwhile<'_>) -> Option<Answer> {
+    spool_has_work(config).then(|| call(config, &["deliver"], limit, meanwhile))
 }
 
-fn spool_has_work(dir: &Path) -> bool {
-    std::fs::read_dir(dir)
+/// Drains wait for the controller.
+#[must_use]
+pub fn spool_has_work(config: &Config) -> bool {
+    std::fs::read_dir(config.paths.state_dir.join("spool"))
         .is_ok_and(|entries| entries.flatten().any(|e| e.path().extension().is_some_and(|x| x == "json")))
 }
 
-fn call(config: &Config, args: &[&str], limit: Duration) -> Answer {
+fn call(config: &Config, args: &[&str], limit: Duration, meanwhile: &mut Meanwhile<'_>) -> Answer {
     let failed = |detail: String| Answer { outcome: DrainOutcome::Failed, detail };
     if let Err(e) = check_trusted(&config.paths.drain, true) {
         return failed(e.to_string());
     }
     let mut command = Command::new(&config.paths.drain);
     command.arg("--config").arg(&config.file).args(args).env("SLURMD_NODENAME", &config.node);
-    let mut ended = child::finish(vec![child::start("drain", &mut command, limit, None)]);
+    let mut ended = child::finish_with(vec![child::start("drain", &mut command, limit, None)], meanwhile);
     let Some((_, outcome)) = ended.pop() else { return failed("no child".into()) };
     let answer = outcome.stdout.lines().rev().find_map(|l| serde_json::from_str::<Answer>(l).ok());
     match (answer, outcome.ended) {
@@ -153,14 +167,15 @@ mod tests {
     #[test]
     fn an_empty_spool_starts_nothing() {
         let dir = tempfile::tempdir().unwrap();
+        let mut meanwhile = Meanwhile { fds: Vec::new(), work: &mut || {} };
         let mut config = Config::default();
         config.paths.state_dir = dir.path().into();
         config.paths.drain = "/nonexistent".into();
-        assert_eq!(deliver(&config, Duration::from_secs(1)), None);
+        assert_eq!(deliver(&config, Duration::from_secs(1), &mut meanwhile), None);
         std::fs::create_dir(dir.path().join("spool")).unwrap();
-        assert_eq!(deliver(&config, Duration::from_secs(1)), None);
+        assert_eq!(deliver(&config, Duration::from_secs(1), &mut meanwhile), None);
         std::fs::write(dir.path().join("spool/n1.json"), "{}").unwrap();
-        let answer = deliver(&config, Duration::from_secs(1)).unwrap();
+        let answer = deliver(&config, Duration::from_secs(1), &mut meanwhile).unwrap();
         assert_eq!(answer.outcome, DrainOutcome::Failed);
     }
 

@@ -11,7 +11,7 @@ use healthcheck::catalogue::CATALOGUE;
 use healthcheck::config::{Config, DEFAULT_CONFIG, nearest, node_name};
 use healthcheck::mode::Mode;
 use healthcheck::verdict::Status;
-use healthcheck::{explain, learn, pass, source, table};
+use healthcheck::{explain, learn, pass, source, table, watch};
 
 #[derive(Parser)]
 #[command(
@@ -41,6 +41,8 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Stay, follow the kernel log, look at the node every few seconds, drain; ends on SIGTERM.
+    Watch,
     /// Print what the sources see, as JSON, without any judgement.
     Facts,
     /// List all checks and their switches.
@@ -123,6 +125,10 @@ fn run(args: Args) -> Result<ExitCode, (u8, String)> {
             let facts = source::read(&config()?, Mode::Deep);
             print(&(serde_json::to_string_pretty(&facts).map_err(|e| (3, e.to_string()))? + "\n"));
             Ok(ExitCode::SUCCESS)
+        Command::Watch => {
+            watch::run(&config()?).map_err(|e| (3, e))?;
+            Ok(ExitCode::SUCCESS)
+        }
         }
         Command::List { json } => {
             let config = config()?;

@@ -1,27 +1,25 @@
 //! One pass: sources -> facts -> findings -> verdict -> sinks.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::check;
 use crate::config::{Config, Enforcement};
 use crate::drain::{self, Answer, DrainOutcome};
-use crate::facts::{Facts, KernelFacts, Reading, SeenEvent};
+use crate::facts::{Facts, Reading};
 use crate::jobs::{self, Job, JobEvent};
-use crate::kmsg::Reader;
+use crate::kernel_log::{Followers, READ_LIMIT};
 use crate::metrics;
 use crate::mode::Mode;
 use crate::source;
+use crate::source::child::Meanwhile;
 use crate::state::{self, KnownGpu, Locked, State, write_atomic};
 use crate::totals::Totals;
 use crate::verdict::{Action, Finding, Status, VERDICT_SCHEMA, Verdict};
-use crate::xid::{Fold, Folded, Scanner};
+use crate::watch;
 
 /// Largest verdict file in bytes: a prolog reads it in one go.
 const VERDICT_FILE_MAX: usize = 4096;
-/// Longest time spent on reading the kernel log; what is left is read by the next pass.
-const KERNEL_LOG_LIMIT: Duration = Duration::from_millis(1500);
 /// Longest wait for another pass that holds the state.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
 /// A node without memory acts on what the kernel log says of this time before, in seconds; older lines were most
@@ -53,33 +51,99 @@ pub struct Report {
 /// `own_job` is the job of a prolog or epilog, whose user is to be told first.
 #[must_use]
 pub fn run(config: &Config, mode: Mode, own_job: Option<&str>) -> Report {
-    let begun = Instant::now();
-    let until = begun + config.deadlines.pass(mode);
-    let mut facts = source::read(config, mode);
+    let task = Task::new(config, mode, own_job);
+    let facts = source::read(config, mode);
+    let mut logs = Followers::new(config, &facts.boot_id, None);
+    conclude(config, &task, facts, &mut logs, &mut Memory::default())
+}
+
+/// What a pass is for.
+#[derive(Debug, Clone)]
+pub struct Task<'a> {
+    /// Which checks run, and the time there is.
+    pub mode: Mode,
+    /// Word for the verdict's `mode`.
+    pub by: &'static str,
+    /// The job of a prolog or epilog.
+    pub own_job: Option<&'a str>,
+    /// When it began.
+    pub begun: Instant,
+    /// When it has to end.
+    pub until: Instant,
+    /// The facts are those of an earlier pass, read at this time (seconds since the epoch); only the kernel log is new.
+    pub again: Option<f64>,
+}
+
+impl<'a> Task<'a> {
+    /// A pass that begins now and looks at everything.
+    #[must_use]
+    pub fn new(config: &Config, mode: Mode, own_job: Option<&'a str>) -> Self {
+        let begun = Instant::now();
+        let until = begun + config.deadlines.pass(mode);
+        Task { mode, by: mode.word(), own_job, begun, until, again: None }
+    }
+}
+
+/// What a resident process remembers between passes beside the state on disk.
+#[derive(Debug, Default)]
+pub struct Memory {
+    /// The newest state, when the disk would not take it: what is there instead has forgotten what was acted on.
+    unsaved: Option<State>,
+    /// What became of the last drain.
+    answered: Option<(String, DrainOutcome)>,
+    /// GPUs as last seen.
+    pub inventory: BTreeMap<String, KnownGpu>,
+}
+
+/// The second half of a pass: from facts to findings, a verdict and what follows from it.
+#[must_use]
+pub fn conclude(
+    config: &Config,
+    task: &Task<'_>,
+    facts: Facts,
+    logs: &mut Followers,
+    memory: &mut Memory,
+) -> Report {
+    let Task { mode, begun, until, .. } = *task;
+    let mut facts = facts;
     let now = unix_time();
-    let (mut state, remembers) = open_state(config, mode, &mut facts, now, until);
+    let (mut state, remembers) = open_state(config, mode, &mut facts, now, until, memory.unsaved.take());
     // Read under the lock: of two passes at once only one may see a new line.
-    let mut kernel = read_kernel_log(config, &facts.boot_id, state.history(), now, until);
+    let mut kernel = logs.commit(state.history(), now, Instant::now() + left(until, READ_LIMIT));
     if !remembers {
         state.history().close_older(MEMORYLESS, facts.uptime);
     }
     kernel.events.clone_from(&state.history().events);
     facts.kernel = Reading::Value(kernel);
-    state.history().counters.record(&facts.counters, now);
+    // Old facts are no second reading: not of a counter, and not of a suspicion either.
+    if task.again.is_none() {
+        state.history().counters.record(&facts.counters, now);
+    }
+    let strikes = state.history().strikes.clone();
+    if task.again.is_some() {
+        state.history().strikes.values_mut().for_each(|s| s.last = now);
+    }
     let mut jobs = jobs::list(&config.paths.run_dir);
     facts.jobs = jobs.iter().map(Job::here).collect();
 
     let outcome = check::run(&facts, config, state.history(), mode, now);
     let history = state.history();
-    history.strikes = outcome.strikes;
+    history.strikes = if task.again.is_some() { strikes } else { outcome.strikes };
     remember_gpus(history, &facts);
     settle_harmless(history, &outcome.findings);
+    // Facts of an earlier pass may be mended by now: what rests on them is shown and not acted on again.
+    let news: Vec<Finding> = match task.again {
+        Some(_) => outcome.findings.iter().filter(|f| f.event.is_some()).cloned().collect(),
+        None => Vec::new(),
+    };
+    let acts = task.again.is_none() || news.iter().any(Finding::drains);
+    let worst = Verdict::worst(&news).or_else(|| Verdict::worst(&outcome.findings));
     let mut verdict = Verdict {
         schema: VERDICT_SCHEMA.into(),
         node: config.node.clone(),
         boot_id: facts.boot_id.clone(),
         config_hash: config.hash.clone(),
-        mode: mode.word().into(),
+        mode: task.by.into(),
         enforcement: config.enforcement.word().into(),
         time: timestamp(),
         seconds: 0.0,
@@ -92,7 +156,7 @@ pub fn run(config: &Config, mode: Mode, own_job: Option<&str>) -> Report {
             .max()
             .unwrap_or_default(),
         drain: outcome.findings.iter().any(Finding::drains),
-        reason: Verdict::worst(&outcome.findings).map(Finding::reason),
+        reason: worst.map(Finding::reason),
         drain_outcome: None,
         findings: outcome.findings,
         checks: outcome.checks,
@@ -103,18 +167,23 @@ pub fn run(config: &Config, mode: Mode, own_job: Option<&str>) -> Report {
         return Report { verdict, drain: None, facts, jobs };
     }
 
-    state.history().totals.pass(&verdict, &facts, now, begun.elapsed().as_secs_f64());
-    state.save(&mut verdict);
+    state.history().totals.pass(&verdict, &facts, task.again.unwrap_or(now), begun.elapsed().as_secs_f64());
+    memory.unsaved = state.save(&mut verdict);
+    memory.inventory.clone_from(&state.history().inventory);
     let mut totals = state.history().totals.clone();
     drop(state);
     let news = tell_job_files(config, &mut jobs, &verdict);
     verdict.seconds = begun.elapsed().as_secs_f64();
     // Published before Slurm is asked, since a dead controller must not keep the news from anybody, and again
     // with the answer: the plugin refuses no step on a node that stays in service.
-    verdict.drain_outcome = verdict.reason.as_ref().map(|_| "pending".into());
+    let known = memory.answered.take().filter(|(reason, _)| !acts && Some(reason) == verdict.reason.as_ref());
+    verdict.drain_outcome =
+        verdict.reason.as_ref().map(|_| known.as_ref().map_or("pending", |(_, o)| o.word()).into());
+    memory.answered = known;
     publish(config, &mut verdict);
-    let drain = answer(config, &verdict, mode, &jobs, own_job, until);
+    let drain = if acts { answer(config, &verdict, task, &jobs, logs, memory) } else { None };
     if let Some(answer) = &drain {
+        memory.answered = verdict.reason.clone().map(|reason| (reason, answer.outcome));
         verdict.drain_outcome = Some(answer.outcome.word().into());
         publish(config, &mut verdict);
         count_drain(config, &verdict, &mut totals, answer.outcome, until);
@@ -127,9 +196,9 @@ pub fn run(config: &Config, mode: Mode, own_job: Option<&str>) -> Report {
             }
         }
     }
-    notify(config, &news, until);
-    if mode == Mode::Periodic {
-        deliver(config, until);
+    notify(config, &news, until, logs);
+    if mode == Mode::Periodic && task.by != watch::MODE {
+        deliver(config, until, logs);
     }
     Report { verdict, drain, facts, jobs }
 }
@@ -160,7 +229,7 @@ fn left(until: Instant, most: Duration) -> Duration {
 /// The state, locked; or, when it cannot be had, a copy that is not kept.
 enum History {
     Kept(Box<Locked>),
-    Lent(State),
+    Lent(Box<State>),
 }
 
 impl History {
@@ -171,11 +240,15 @@ impl History {
         }
     }
 
-    fn save(&self, verdict: &mut Verdict) {
-        if let History::Kept(locked) = self
-            && let Err(why) = locked.save()
-        {
-            complain(verdict, &why);
+    /// Writes the state; a copy of it when that is not possible.
+    fn save(&self, verdict: &mut Verdict) -> Option<State> {
+        match self {
+            History::Kept(locked) => {
+                let why = locked.save().err()?;
+                complain(verdict, &why);
+                Some(locked.state.clone())
+            }
+            History::Lent(state) => Some(State::clone(state)),
         }
     }
 }
@@ -193,12 +266,22 @@ fn complain(verdict: &mut Verdict, why: &str) {
 }
 
 /// The state, and whether the node remembers by it what it has acted on.
-fn open_state(config: &Config, mode: Mode, facts: &mut Facts, now: f64, until: Instant) -> (History, bool) {
+///
+/// `unsaved` is what this process knows better than the disk.
+fn open_state(
+    config: &Config,
+    mode: Mode,
+    facts: &mut Facts,
+    now: f64,
+    until: Instant,
+    unsaved: Option<State>,
+) -> (History, bool) {
     let dir = &config.paths.state_dir;
     match Locked::open(dir, &facts.boot_id, now, left(until, LOCK_WAIT)) {
-        Ok(locked) => {
-            let remembers = locked.complaint.is_none();
+        Ok(mut locked) => {
+            let remembers = locked.complaint.is_none() || unsaved.is_some();
             facts.complaints.extend(locked.complaint.clone());
+            locked.state = unsaved.unwrap_or(locked.state);
             (History::Kept(Box::new(locked)), remembers)
         }
         Err(why) => {
@@ -207,59 +290,11 @@ fn open_state(config: &Config, mode: Mode, facts: &mut Facts, now: f64, until: I
                 facts.complaints.push(why);
             }
             // Without what was written last, every line of this boot would be new again.
-            let copy = state::peek(dir, &facts.boot_id, now);
+            let copy = unsaved.or_else(|| state::peek(dir, &facts.boot_id, now));
             let remembers = copy.is_some();
-            (History::Lent(copy.unwrap_or_default()), remembers)
+            (History::Lent(Box::new(copy.unwrap_or_default())), remembers)
         }
     }
-}
-
-/// Reads what is new in the kernel logs and adds it to the events that are still open. A log that cannot be
-/// read takes nothing from the others.
-fn read_kernel_log(
-    config: &Config,
-    boot_id: &str,
-    history: &mut State,
-    now: f64,
-    until: Instant,
-) -> KernelFacts {
-    let mut facts = KernelFacts::default();
-    let limit = Instant::now() + left(until, KERNEL_LOG_LIMIT);
-    for path in std::iter::once(&config.paths.kmsg).chain(&config.paths.kmsg_files) {
-        match read_log(path, boot_id, history, limit, now) {
-            Ok(lost) => facts.lost = facts.lost.saturating_add(lost),
-            // A followed file that nobody has written yet is an empty one; the kernel's own log must be there.
-            Err(_) if *path != config.paths.kmsg && !path.exists() => {}
-            Err(e) => facts.unread.push(e.to_string()),
-        }
-    }
-    facts
-}
-
-fn read_log(
-    path: &Path,
-    boot_id: &str,
-    history: &mut State,
-    limit: Instant,
-    now: f64,
-) -> Result<u64, crate::kmsg::Error> {
-    let log = path.display().to_string();
-    let mut scanner = Scanner::default();
-    let mut fold = Fold::default();
-    let mut reader = Reader::open(path, boot_id)?;
-    let batch = reader.read_from(history.cursors.get(&log), limit, |record| {
-        scanner.push(&record, |event| fold.add(event));
-    })?;
-    let seen = |f: Folded| SeenEvent {
-        key: format!("{log} {boot_id}/{}", f.event.seq),
-        event: f.event,
-        count: f.count,
-        seen: now,
-        handled: false,
-    };
-    history.add_events(fold.finish().into_iter().map(seen).collect());
-    history.cursors.insert(log, batch.cursor);
-    Ok(batch.lost)
 }
 
 /// GPUs seen now are this node's, also after they vanish.
@@ -338,6 +373,10 @@ fn worth_telling(finding: &Finding, gpus: &[u32]) -> bool {
 /// Writes the verdict file.
 fn publish(config: &Config, verdict: &mut Verdict) {
     let path = config.paths.run_dir.join("verdict.json");
+    // A prolog may go by what `watch` published; a pass that found nothing more must not take that away.
+    if verdict.mode != watch::MODE && !verdict.drain && watch::stands(config) {
+        return;
+    }
     let text = compact(verdict);
     let written = jobs::make_public_dir(&config.paths.run_dir).and_then(|()| {
         write_atomic(&path, text.as_bytes(), 0o644, None)
@@ -372,11 +411,12 @@ fn compact(verdict: &Verdict) -> String {
 fn answer(
     config: &Config,
     verdict: &Verdict,
-    mode: Mode,
+    task: &Task<'_>,
     jobs: &[Job],
-    own_job: Option<&str>,
-    until: Instant,
+    logs: &mut Followers,
+    memory: &mut Memory,
 ) -> Option<Answer> {
+    let Task { mode, own_job, until, .. } = *task;
     let reason = verdict.reason.as_ref()?;
     let answer = match config.enforcement {
         Enforcement::Observe => {
@@ -395,14 +435,17 @@ fn answer(
             let brief = config.deadlines.drain() + DRAIN_SLACK;
             let patient = brief + CONFIRM;
             let confirm = matches!(mode, Mode::Prolog | Mode::Epilog) && left(until, patient) == patient;
-            drain::drain(config, reason, &told, confirm, left(until, if confirm { patient } else { brief }))
+            let limit = left(until, if confirm { patient } else { brief });
+            reading(logs, |m| drain::drain(config, reason, &told, confirm, limit, m))
         }
     };
     tracing::warn!("{}: {reason}: {:?} {}", verdict.node, answer.outcome, answer.detail);
     if answer.outcome.settles() {
         let keys: Vec<String> =
             verdict.findings.iter().filter(|f| f.drains()).filter_map(|f| f.event.clone()).collect();
-        if !keys.is_empty() {
+        if let Some(unsaved) = &mut memory.unsaved {
+            unsaved.handled(&keys);
+        } else if !keys.is_empty() {
             let wait = left(until, LOCK_WAIT);
             match Locked::open(&config.paths.state_dir, &verdict.boot_id, unix_time(), wait) {
                 Ok(mut locked) => {
@@ -439,8 +482,17 @@ fn count_drain(
     }
 }
 
+/// Waits for a child while the kernel logs are read on: the ring may not hold what comes in that time.
+fn reading<T>(logs: &mut Followers, call: impl FnOnce(&mut Meanwhile<'_>) -> T) -> T {
+    let fds = logs.fds();
+    let mut work = || {
+        logs.advance(Instant::now() + Duration::from_millis(100));
+    };
+    call(&mut Meanwhile { fds, work: &mut work })
+}
+
 /// Tells jobs what is new for them and no drain has told them yet.
-fn notify(config: &Config, news: &[(String, String)], until: Instant) {
+fn notify(config: &Config, news: &[(String, String)], until: Instant, logs: &mut Followers) {
     if config.enforcement == Enforcement::Observe {
         return;
     }
@@ -450,17 +502,18 @@ fn notify(config: &Config, news: &[(String, String)], until: Instant) {
             tracing::warn!("no time left to tell job {job}: {text}");
             return;
         }
-        let answer = drain::notify(config, job, text, limit);
+        let answer = reading(logs, |m| drain::notify(config, job, text, limit, m));
         if answer.outcome == DrainOutcome::Failed {
             tracing::warn!("job {job} could not be told: {}", answer.detail);
         }
     }
 }
 
-fn deliver(config: &Config, until: Instant) {
+/// Delivers what is in the spool.
+pub(crate) fn deliver(config: &Config, until: Instant, logs: &mut Followers) {
     let limit = left(until, config.deadlines.drain() + DRAIN_SLACK);
     if config.enforcement == Enforcement::Enforce
-        && let Some(answer) = drain::deliver(config, limit)
+        && let Some(answer) = reading(logs, |m| drain::deliver(config, limit, m))
     {
         tracing::info!("spool: {:?} {}", answer.outcome, answer.detail);
     }
@@ -469,6 +522,7 @@ fn deliver(config: &Config, until: Instant) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
     use crate::verdict::{Device, Fault, Scope};
 
     fn finding(n: u32, drain: bool) -> Finding {

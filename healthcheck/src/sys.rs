@@ -2,8 +2,9 @@
 //! boundary, that holds `unsafe`.
 
 use std::fs::File;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 /// Effective user id of this process.
 #[must_use]
@@ -120,4 +121,54 @@ pub fn poll_readable(fds: &[i32], timeout: std::time::Duration) {
     unsafe {
         libc::poll(polled.as_mut_ptr(), libc::nfds_t::try_from(polled.len()).unwrap_or(0), millis);
     }
+}
+
+static STOP: AtomicBool = AtomicBool::new(false);
+static STOP_PIPE: AtomicI32 = AtomicI32::new(-1);
+
+extern "C" fn on_stop(_signal: libc::c_int) {
+    STOP.store(true, Ordering::Relaxed);
+    let fd = STOP_PIPE.load(Ordering::Relaxed);
+    // SAFETY: write is async-signal-safe, one byte of a static is read, and errno is put back, since the interrupted code
+    // may be about to read it. A full pipe is as good: it wakes the reader already.
+    unsafe {
+        let errno = libc::__errno_location();
+        let before = *errno;
+        libc::write(fd, b"x".as_ptr().cast(), 1);
+        *errno = before;
+    }
+}
+
+/// From now on SIGTERM and SIGINT do not end the process: the descriptor given becomes readable, and
+/// [`asked_to_stop`] says so. To be called once.
+///
+/// # Errors
+/// What pipe2 or sigaction report.
+pub fn stop_signals() -> std::io::Result<OwnedFd> {
+    let mut ends = [0; 2];
+    // SAFETY: `ends` has room for two descriptors.
+    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) } != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: pipe2 succeeded, so this end is open and nobody else's. The other one stays open for the handler.
+    let reader = unsafe { OwnedFd::from_raw_fd(ends[0]) };
+    STOP_PIPE.store(ends[1], Ordering::Relaxed);
+    for signal in [libc::SIGTERM, libc::SIGINT] {
+        // SAFETY: a zeroed sigaction is a valid one with an empty mask; the handler is async-signal-safe.
+        let done = unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = on_stop as extern "C" fn(libc::c_int) as usize;
+            libc::sigaction(signal, &raw const action, std::ptr::null_mut())
+        };
+        if done != 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+    }
+    Ok(reader)
+}
+
+/// SIGTERM or SIGINT came since [`stop_signals`].
+#[must_use]
+pub fn asked_to_stop() -> bool {
+    STOP.load(Ordering::Relaxed)
 }

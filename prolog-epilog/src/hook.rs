@@ -15,6 +15,7 @@ use healthcheck::jobs::{self, JOB_SCHEMA, Job, JobGpu};
 use healthcheck::mode::Mode;
 use healthcheck::pass::{self, Report};
 use healthcheck::verdict::{Finding, Verdict};
+use healthcheck::watch;
 
 /// Exit code that tells Slurm to take the job back.
 const REFUSE: u8 = 1;
@@ -148,10 +149,22 @@ fn end_in_time(config: &Config, mode: Mode) {
 }
 
 fn prolog(config: &Config, env: &JobEnv) -> u8 {
-    let code = finish(config, env, &pass::run(config, Mode::Prolog, Some(&env.job)));
+    let (code, inventory) = match watch::fresh(config) {
+        // All is well, and known to be: no device is touched, no program started.
+        Ok(inventory) => (0, inventory),
+        Err(why) => {
+            tracing::debug!("own pass: {why}");
+            let code = finish(config, env, &pass::run(config, Mode::Prolog, Some(&env.job)));
+            let known = pass::inventory(config).into_iter();
+            (
+                code,
+                known.map(|(pci, k)| JobGpu { index: k.minor, pci: Some(pci), uuid: Some(k.uuid) }).collect(),
+            )
+        }
+    };
     // After the pass: what it read in the kernel log happened before this job.
     if code == 0
-        && let Err(why) = jobs::save(&config.paths.run_dir, &record(config, env))
+        && let Err(why) = jobs::save(&config.paths.run_dir, &record(config, env, &inventory))
     {
         tracing::warn!("{why}");
     }
@@ -177,8 +190,7 @@ fn finish(config: &Config, env: &JobEnv, report: &Report) -> u8 {
     exit_code(config.enforcement, &report.verdict.findings, &gpus, outcome)
 }
 
-fn record(config: &Config, env: &JobEnv) -> Job {
-    let inventory = pass::inventory(config);
+fn record(config: &Config, env: &JobEnv, inventory: &[JobGpu]) -> Job {
     let now = pass::timestamp();
     Job {
         schema: JOB_SCHEMA.into(),
@@ -192,12 +204,8 @@ fn record(config: &Config, env: &JobEnv) -> Job {
             .gpus
             .iter()
             .map(|&index| {
-                let known = inventory.iter().find(|(_, k)| k.minor == index);
-                JobGpu {
-                    index,
-                    pci: known.map(|(pci, _)| pci.clone()),
-                    uuid: known.map(|(_, k)| k.uuid.clone()),
-                }
+                let known = inventory.iter().find(|k| k.index == index);
+                known.cloned().unwrap_or(JobGpu { index, ..JobGpu::default() })
             })
             .collect(),
         events: Vec::new(),
