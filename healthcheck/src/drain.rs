@@ -102,7 +102,7 @@ pub fn drain(
     limit: Duration,
     meanwhile: &mut Meanwhile<'_>,
 ) -> Answer {
-    let mut args = vec!["drain", "--node", &config.node, "--reason", reason];
+    let mut args = vec!["drain", "--reason", reason];
     if confirm {
         args.push("--confirm");
     }
@@ -143,7 +143,8 @@ fn call(config: &Config, args: &[&str], limit: Duration, meanwhile: &mut Meanwhi
         return failed(e.to_string());
     }
     let mut command = Command::new(&config.paths.drain);
-    command.arg("--config").arg(&config.file).args(args).env("SLURMD_NODENAME", &config.node);
+    // Named, since children get no environment: by the host's name alone `%n` would lead to another node's folders.
+    command.arg("--config").arg(&config.file).args(["--node", &config.node]).args(args);
     let mut ended = child::finish_with(vec![child::start("drain", &mut command, limit, None)], meanwhile);
     let Some((_, outcome)) = ended.pop() else { return failed("no child".into()) };
     let answer = outcome.stdout.lines().rev().find_map(|l| serde_json::from_str::<Answer>(l).ok());
@@ -177,6 +178,28 @@ mod tests {
         std::fs::write(dir.path().join("spool/n1.json"), "{}").unwrap();
         let answer = deliver(&config, Duration::from_secs(1), &mut meanwhile).unwrap();
         assert_eq!(answer.outcome, DrainOutcome::Failed);
+    }
+
+    #[test]
+    fn every_call_names_its_node() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = Config { node: "n7".into(), file: "/c.toml".into(), ..Config::default() };
+        config.paths.state_dir = dir.path().into();
+        config.paths.drain = dir.path().join("drain");
+        let script = "#!/bin/sh\necho \"{\\\"outcome\\\":\\\"written\\\",\\\"detail\\\":\\\"$*\\\"}\"\n";
+        std::fs::write(&config.paths.drain, script).unwrap();
+        std::fs::set_permissions(&config.paths.drain, std::fs::Permissions::from_mode(0o755)).unwrap();
+        std::fs::create_dir(dir.path().join("spool")).unwrap();
+        std::fs::write(dir.path().join("spool/n7-00000000.json"), "{}").unwrap();
+        let limit = Duration::from_secs(20);
+        let mut meanwhile = Meanwhile { fds: Vec::new(), work: &mut || {} };
+        let said = deliver(&config, limit, &mut meanwhile).unwrap().detail;
+        assert_eq!(said, "--config /c.toml --node n7 deliver");
+        let said = drain(&config, "cmx:x", &[], false, limit, &mut meanwhile).detail;
+        assert!(said.contains("--node n7 drain"), "{said}");
+        let said = notify(&config, "1", "text", limit, &mut meanwhile).detail;
+        assert!(said.contains("--node n7 notify"), "{said}");
     }
 
     #[test]

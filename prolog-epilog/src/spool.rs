@@ -63,11 +63,11 @@ impl Spooled {
         let action = Reason::parse(&self.reason).and_then(|r| r.action);
         self.boot_id != boot_id && action.is_some_and(|a| a < Action::Repair)
     }
+}
 
-    fn file_name(&self) -> String {
-        let id = Reason::parse(&self.reason).and_then(|r| r.id).unwrap_or("00000000");
-        format!("{}-{id}.json", self.node)
-    }
+fn file_name(node: &str, reason: &str) -> String {
+    let id = Reason::parse(reason).and_then(|r| r.id).unwrap_or("00000000");
+    format!("{node}-{id}.json")
 }
 
 /// The folder of waiting drains.
@@ -97,7 +97,7 @@ impl Spool {
     /// # Errors
     /// The file cannot be written.
     pub fn keep(&self, drain: &Spooled) -> Result<(), FileError> {
-        let path = self.dir.join(drain.file_name());
+        let path = self.dir.join(file_name(&drain.node, &drain.reason));
         let old = files::read(&path)?.and_then(|text| parse(&text).ok());
         let mut kept = old.unwrap_or_else(|| drain.clone());
         for job in &drain.jobs {
@@ -106,6 +106,15 @@ impl Spool {
             }
         }
         files::write_json(&path, &kept)
+    }
+
+    /// Drops the drain of this node for the fault that `reason` names: it reached the controller by another call, and
+    /// an operator who gives the node back must not see it come again.
+    ///
+    /// # Errors
+    /// The file cannot be removed.
+    pub fn forget(&self, node: &str, reason: &str) -> Result<(), FileError> {
+        files::remove(&self.dir.join(file_name(node, reason)))
     }
 
     /// Takes the right to deliver; `None` when another process holds it. It ends when the file is dropped.

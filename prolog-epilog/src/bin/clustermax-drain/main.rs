@@ -187,10 +187,16 @@ impl Drainer {
             ));
         }
         match self.ask_drain(reason, jobs) {
-            Answer::Report(report) => match self.follow_up(&report) {
-                Some(second_look) if confirm => self.confirm(second_look, report),
-                _ => report,
-            },
+            Answer::Report(report) => {
+                let stands = matches!(report.outcome, Outcome::Written | Outcome::Already | Outcome::Foreign);
+                if let (true, Err(e)) = (stands, self.spool.forget(&self.node, reason)) {
+                    eprintln!("clustermax-drain: {e}");
+                }
+                match self.follow_up(&report) {
+                    Some(second_look) if confirm => self.confirm(second_look, report),
+                    _ => report,
+                }
+            }
             Answer::NoAnswer(why) => {
                 let spooled = Spooled::new(&self.node, reason, jobs, &now(), &self.boot_id(), &why);
                 match self.spool.keep(&spooled) {
