@@ -34,6 +34,8 @@ const GPU_MAJOR: u32 = 3500;
 const CONTROL_MAJOR: u32 = 3501;
 /// A unix socket's path holds 107 bytes, and munge's is `DIR/run/munge.sock.lock` at its longest.
 const DIR_MAX: usize = 80;
+/// Name of a node's resident health check, before the node's.
+const WATCH: &str = "watch-";
 /// Lines of a log shown when its daemon failed.
 const TAIL_LINES: usize = 20;
 
@@ -200,6 +202,12 @@ impl Cluster {
         for node in state.node_names() {
             self.spawn(state, &format!("slurmd-{node}"))?;
         }
+        if state.options.watch {
+            say("starting clustermax-healthcheck watch on every node");
+            for node in state.node_names() {
+                self.spawn(state, &format!("{WATCH}{node}"))?;
+            }
+        }
         say("waiting until every node is idle");
         let names = state.node_names();
         let asked = state.clone();
@@ -296,6 +304,17 @@ impl Cluster {
                 c.arg("-D");
                 c
             }
+            _ if name.starts_with(WATCH) => {
+                let mut c = Command::new(state.options.prefix.join("clustermax-healthcheck"));
+                c.args(["watch", "--config"]).arg(layout.clustermax_toml());
+                match state.entrance(layout)? {
+                    Some(entrance) => entrance.before_exec(&mut c, &log)?,
+                    None => {
+                        c.current_dir(&log);
+                    }
+                }
+                c
+            }
             _ => {
                 let mut c = program("slurmd")?;
                 c.args(["-D", "-N", name.strip_prefix("slurmd-").unwrap_or(name)]);
@@ -307,6 +326,9 @@ impl Cluster {
             .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
             .env("SLURM_CONF", layout.slurm_conf())
             .env(MARKER, self.marker(state));
+        if let Some(node) = name.strip_prefix(WATCH) {
+            command.env("SLURMD_NODENAME", node);
+        }
         let cgroups = state.cgroups.then(|| ClusterCgroups::of(&state.id));
         // Slurm's daemons also write a log of their own; what comes here is what they say before it is open.
         let process =
@@ -478,7 +500,7 @@ impl Cluster {
         Ok(cleared)
     }
 
-    /// Ends one daemon (`slurmctld`, or `slurmd-NODE`) as a crash would, and waits until it is gone.
+    /// Ends one daemon (`slurmctld`, `slurmd-NODE` or `watch-NODE`) as a crash would, and waits until it is gone.
     ///
     /// # Errors
     /// When there is no such daemon or it does not run.
@@ -571,6 +593,12 @@ impl Cluster {
             munged: service("munged"),
             slurmctld: service("slurmctld"),
             slurm_error,
+            watches: state
+                .daemons
+                .iter()
+                .filter(|d| d.name.starts_with(WATCH))
+                .map(|d| (d.name.clone(), service(&d.name)))
+                .collect(),
             nodes,
         })
     }
@@ -717,6 +745,9 @@ pub struct Status {
     /// Why slurmctld could not be asked, if it could not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slurm_error: Option<String>,
+    /// The resident health checks (`up --watch`), by daemon.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub watches: BTreeMap<String, Service>,
     /// The nodes.
     pub nodes: Vec<NodeStatus>,
 }
@@ -759,7 +790,11 @@ impl Status {
     pub fn dead(&self) -> Vec<String> {
         let services = [("munged", self.munged.alive), ("slurmctld", self.slurmctld.alive)];
         let services = services.into_iter().filter(|s| !s.1).map(|s| s.0.to_owned());
-        services.chain(self.nodes.iter().filter(|n| !n.alive).map(|n| format!("slurmd-{}", n.name))).collect()
+        let watches = self.watches.iter().filter(|(_, s)| !s.alive).map(|(name, _)| name.clone());
+        services
+            .chain(watches)
+            .chain(self.nodes.iter().filter(|n| !n.alive).map(|n| format!("slurmd-{}", n.name)))
+            .collect()
     }
 }
 

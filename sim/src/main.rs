@@ -63,6 +63,9 @@ enum Action {
         /// HealthCheckInterval, seconds.
         #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=65_533))]
         health_interval: u32,
+        /// Run clustermax-healthcheck watch on every node, as the daemons watch-NODE.
+        #[arg(long, conflicts_with = "plain")]
+        watch: bool,
         /// Slurm alone: Prolog and Epilog are /bin/true, no HealthCheckProgram, no plug-in.
         #[arg(long)]
         plain: bool,
@@ -108,7 +111,7 @@ enum Action {
         #[arg(long)]
         node: Option<String>,
     },
-    /// Kill a daemon: slurmctld, munged, or slurmd-NODE.
+    /// Kill a daemon: slurmctld, munged, slurmd-NODE or watch-NODE.
     Stop {
         /// The daemon.
         daemon: String,
@@ -153,6 +156,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
             prefix,
             enforcement,
             health_interval,
+            watch,
             plain,
             no_cgroups,
             message_timeout,
@@ -170,6 +174,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
                     Enforcement::Enforce => "enforce".to_owned(),
                 },
                 health_interval,
+                watch,
                 plain,
                 no_cgroups,
                 message_timeout,

@@ -157,6 +157,9 @@ pub struct Options {
     pub enforcement: String,
     /// HealthCheckInterval, seconds.
     pub health_interval: u32,
+    /// `clustermax-healthcheck watch` runs on every node.
+    #[serde(default)]
+    pub watch: bool,
     /// Slurm alone: Prolog and Epilog are `/bin/true`, no HealthCheckProgram, no plug-in.
     pub plain: bool,
     /// Do without cgroups even where the machine has them.
@@ -183,7 +186,7 @@ pub enum Phase {
 /// A daemon that was started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Daemon {
-    /// `munged`, `slurmctld`, or `slurmd-NODE`.
+    /// `munged`, `slurmctld`, `slurmd-NODE`, or `watch-NODE`.
     pub name: String,
     /// Its process.
     #[serde(flatten)]
@@ -416,6 +419,7 @@ pub(crate) mod tests {
             prefix: PathBuf::from("/opt/clustermax"),
             enforcement: "enforce".to_owned(),
             health_interval: 5,
+            watch: false,
             plain: false,
             no_cgroups: false,
             message_timeout: 10,
