@@ -252,16 +252,6 @@ impl Default for XidPolicy {
     }
 }
 
-/// Prometheus metrics.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Metrics {
-    /// File for node_exporter's textfile collector, absolute, ending in `.prom`; none is written without it.
-    pub textfile: Option<PathBuf>,
-}
-
-/// Switch of one check.
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
 /// The resident mode.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -276,6 +266,16 @@ impl Default for Watch {
     }
 }
 
+/// Prometheus metrics.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Metrics {
+    /// File for node_exporter's textfile collector, absolute, ending in `.prom`; none is written without it.
+    pub textfile: Option<PathBuf>,
+}
+
+/// Switch of one check.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CheckSwitch {
     /// on, observe or off.

@@ -121,14 +121,14 @@ fn run(args: Args) -> Result<ExitCode, (u8, String)> {
             print(&text);
             Ok(if report.verdict.status == Status::Fail { ExitCode::FAILURE } else { ExitCode::SUCCESS })
         }
-        Command::Facts => {
-            let facts = source::read(&config()?, Mode::Deep);
-            print(&(serde_json::to_string_pretty(&facts).map_err(|e| (3, e.to_string()))? + "\n"));
-            Ok(ExitCode::SUCCESS)
         Command::Watch => {
             watch::run(&config()?).map_err(|e| (3, e))?;
             Ok(ExitCode::SUCCESS)
         }
+        Command::Facts => {
+            let facts = source::read(&config()?, Mode::Deep);
+            print(&(serde_json::to_string_pretty(&facts).map_err(|e| (3, e.to_string()))? + "\n"));
+            Ok(ExitCode::SUCCESS)
         }
         Command::List { json } => {
             let config = config()?;
