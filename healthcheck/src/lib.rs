@@ -27,6 +27,7 @@ pub mod nvlink5;
 pub mod pass;
 pub mod source;
 pub mod state;
+pub mod status;
 pub mod sys;
 pub mod table;
 pub mod totals;

@@ -11,7 +11,7 @@ use healthcheck::catalogue::CATALOGUE;
 use healthcheck::config::{Config, DEFAULT_CONFIG, nearest, node_name};
 use healthcheck::mode::Mode;
 use healthcheck::verdict::Status;
-use healthcheck::{explain, learn, pass, source, table, watch};
+use healthcheck::{explain, learn, pass, source, status, table, watch};
 
 #[derive(Parser)]
 #[command(
@@ -68,6 +68,16 @@ enum Command {
     Learn,
     /// Check the configuration file.
     Validate,
+    /// Show what the last passes found, from their files; touches no device. Exit code 1: something failed, 3: nothing
+    /// was published yet.
+    Status {
+        /// List the checks that have nothing to say as well.
+        #[arg(long)]
+        all: bool,
+        /// Print JSON instead of a screen.
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -142,6 +152,7 @@ fn run(args: Args) -> Result<ExitCode, (u8, String)> {
         }
         Command::Explain { log: Some(log), json, .. } => explain_log(&log, json),
         Command::Explain { check, json, .. } => explain_check(&check.unwrap_or_default(), json),
+        Command::Status { all, json } => show_status(&config()?, all, json),
         Command::Learn => {
             let config = config()?;
             let facts = source::read(&config, Mode::Deep);
@@ -165,6 +176,20 @@ fn run(args: Args) -> Result<ExitCode, (u8, String)> {
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+fn show_status(config: &Config, all: bool, json: bool) -> Result<ExitCode, (u8, String)> {
+    let report = status::read(config, pass::unix_time());
+    if json {
+        print(&(serde_json::to_string_pretty(&report).map_err(|e| (3, e.to_string()))? + "\n"));
+    } else {
+        print(&report.render(all));
+    }
+    Ok(match report.status {
+        _ if report.is_empty() => ExitCode::from(3),
+        Status::Fail => ExitCode::FAILURE,
+        _ => ExitCode::SUCCESS,
+    })
 }
 
 fn describe(c: &healthcheck::catalogue::CheckInfo) -> serde_json::Value {
