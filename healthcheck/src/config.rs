@@ -14,6 +14,10 @@ use crate::catalogue::CATALOGUE;
 use crate::mode::Mode;
 use crate::verdict::Action;
 
+mod gpu;
+
+pub use gpu::{FirmwareProfile, GpuProfile};
+
 /// Where the configuration lies unless `--config` says otherwise.
 pub const DEFAULT_CONFIG: &str = "/etc/clustermax/clustermax.toml";
 
@@ -95,12 +99,12 @@ pub struct Config {
     pub brake: Brake,
     /// Kernel-log policy.
     pub xid: XidPolicy,
+    /// The resident mode.
+    pub watch: Watch,
     /// Prometheus metrics.
     pub metrics: Metrics,
     /// Switches per check id.
     pub checks: BTreeMap<String, CheckSwitch>,
-    /// The resident mode.
-    pub watch: Watch,
     /// Site checks.
     pub command: Vec<SiteCommand>,
     /// What this node should have.
@@ -132,6 +136,10 @@ pub struct Paths {
     pub kmsg_files: Vec<PathBuf>,
     /// NVML library: a path, or a name for the dynamic linker.
     pub nvml: PathBuf,
+    /// CUDA's driver library, likewise.
+    pub cuda: PathBuf,
+    /// `nvidia-imex-ctl`.
+    pub imex_ctl: PathBuf,
     /// World-readable run-time folder.
     pub run_dir: PathBuf,
     /// Root's state folder.
@@ -149,6 +157,8 @@ impl Default for Paths {
             kmsg: "/dev/kmsg".into(),
             kmsg_files: Vec::new(),
             nvml: "libnvidia-ml.so.1".into(),
+            cuda: "libcuda.so.1".into(),
+            imex_ctl: "/usr/bin/nvidia-imex-ctl".into(),
             run_dir: "/run/clustermax".into(),
             state_dir: "/var/lib/clustermax".into(),
             drain: "/usr/libexec/clustermax/clustermax-drain".into(),
@@ -348,6 +358,9 @@ pub struct Profile {
     /// MemTotal in KiB; less than 99 % of it is a fault.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_total_kib: Option<u64>,
+    /// How the GPUs should be set up.
+    #[serde(skip_serializing_if = "GpuProfile::is_empty")]
+    pub gpu: GpuProfile,
     /// InfiniBand or RoCE ports.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ib_port: Vec<IbPortProfile>,
@@ -428,6 +441,9 @@ impl Config {
         for command in &config.command {
             check_trusted(&command.path, false)?;
         }
+        if config.profile.gpu.imex {
+            check_trusted(&config.paths.imex_ctl, false)?;
+        }
         Ok(config)
     }
 
@@ -460,10 +476,17 @@ impl Config {
                 return Err(format!("deadlines.{key} = {value}: give milliseconds between 1 and 60000"));
             }
         }
+        self.profile.gpu.check()?;
         if !(self.brake.max_share > 0.0 && self.brake.max_share <= 1.0) {
             return Err(format!(
                 "brake.max_share = {}: give a share of all nodes above 0 and up to 1, for example 0.1",
                 self.brake.max_share
+            ));
+        }
+        if !(1..=25).contains(&self.watch.interval) {
+            return Err(format!(
+                "watch.interval = {}: give 1 to 25 seconds: a prolog goes by a verdict of at most 30 s",
+                self.watch.interval
             ));
         }
         if let Some(path) = &self.metrics.textfile
@@ -483,12 +506,6 @@ impl Config {
             }
         }
         for c in &self.command {
-        if !(1..=25).contains(&self.watch.interval) {
-            return Err(format!(
-                "watch.interval = {}: give 1 to 25 seconds: a prolog goes by a verdict of at most 30 s",
-                self.watch.interval
-            ));
-        }
             let plain = |s: &str| s.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b));
             if c.name.is_empty() || !plain(&c.name) {
                 return Err(format!("command name \"{}\": use letters, digits, _ and -", c.name));
@@ -531,6 +548,8 @@ impl Config {
             &mut p.dev,
             &mut p.kmsg,
             &mut p.nvml,
+            &mut p.cuda,
+            &mut p.imex_ctl,
             &mut p.run_dir,
             &mut p.state_dir,
             &mut p.drain,
@@ -686,6 +705,7 @@ mod tests {
         assert!(error("[deadlines]\nsource = \"5s\"\n").contains("line 2: invalid type: string \"5s\""));
         assert!(error("[deadlines]\nsource = 0\n").contains("deadlines.source = 0"));
         assert!(error("[metrics]\ntextfile = \"/x/clustermax.txt\"\n").contains("ends in .prom"));
+        assert!(error("[watch]\ninterval = 60\n").contains("watch.interval = 60"));
         assert!(error("[brake]\nmax_share = 0.0\n").contains("brake.max_share = 0"));
         assert!(error("[checks.\"gpu.tmp\"]\nstate = \"off\"\n").contains("did you mean \"gpu.temp\"?"));
         assert!(error("paths = [\n").starts_with("/etc/x.toml, line "));
@@ -705,7 +725,6 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("c.toml");
         std::fs::write(&file, "[paths]\nrun_dir = \"/run/%n/x\"\nkmsg_files = [\"/k/%n\"]\n").unwrap();
-        assert!(error("[watch]\ninterval = 60\n").contains("watch.interval = 60"));
         let c = Config::load(&file, "n2").unwrap();
         assert_eq!(c.paths.run_dir, Path::new("/run/n2/x"));
         assert_eq!(c.paths.kmsg_files, [Path::new("/k/n2")]);

@@ -6,6 +6,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::xid::{KernelEvent, recovery_action};
 
+mod gpu;
+
+pub use gpu::{
+    C2c, Fabric, GpuDetails, GpuNode, GpuProcess, GpuSurvey, Mode, NvlinkErrors, Owner, RepairFlags,
+    RetiredPages, RowSpares, Service, Usable,
+};
+
 /// One value as seen, with "there is no such thing" and "could not be read" told apart.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -69,6 +76,12 @@ pub struct Facts {
     pub memory_total_kib: Reading<u64>,
     /// Site commands by name.
     pub commands: BTreeMap<String, Reading<CommandResult>>,
+    /// GPU software of the node.
+    #[serde(default)]
+    pub gpu_node: GpuNode,
+    /// The job whose prolog or epilog this is.
+    #[serde(default)]
+    pub own_job: Option<String>,
 }
 
 /// What PCI sysfs shows of NVIDIA's devices.
@@ -115,6 +128,9 @@ pub struct NvmlFacts {
     /// Set when NVML says that it cannot start: driver not loaded, or of another version than the library.
     #[serde(default)]
     pub refused: Option<String>,
+    /// With which `nvmlReturn_t`: 9 driver not loaded, 18 library and driver do not match.
+    #[serde(default)]
+    pub refusal_code: u32,
 }
 
 /// One GPU as NVML shows it. Values of a lost GPU are [`Reading::Unknown`].
@@ -148,6 +164,12 @@ pub struct NvmlGpu {
     pub temperature: Reading<u32>,
     /// Temperature at which the GPU slows down, degrees Celsius.
     pub slowdown_temperature: Reading<u32>,
+    /// Further values; none of a lost GPU.
+    #[serde(default)]
+    pub details: Option<Box<GpuDetails>>,
+    /// Values that only slow passes read.
+    #[serde(default)]
+    pub survey: Option<Box<GpuSurvey>>,
 }
 
 /// Kernel-log facts.

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use crate::config::{IbPortProfile, MountProfile, Profile, SpaceProfile};
-use crate::facts::{Facts, Reading};
+use crate::config::{FirmwareProfile, GpuProfile, IbPortProfile, MountProfile, Profile, SpaceProfile};
+use crate::facts::{self, Facts, GpuDetails, GpuSurvey, NvmlGpu, Reading};
 
 /// File system types that live on the network.
 const NETWORK: &[&str] =
@@ -37,6 +37,7 @@ pub fn profile(facts: &Facts) -> Profile {
         nvlinks_per_gpu: links.max().filter(|n| *n > 0).and_then(|n| u32::try_from(n).ok()),
         pcie_width: widths.max().copied(),
         memory_total_kib: facts.memory_total_kib.value().copied(),
+        gpu: gpu_profile(gpus, nvml.map_or("", |n| &n.driver_version)),
         ib_port: ports.collect(),
         mount: mounts
             .filter(|(_, m)| NETWORK.contains(&m.fstype.as_str()))
@@ -53,6 +54,40 @@ pub fn profile(facts: &Facts) -> Profile {
             .map(|p| SpaceProfile { path: p.into(), warn_percent: 85.0, fail_percent: 95.0 })
             .collect(),
     }
+}
+
+/// How the GPUs are set up, where all of them agree.
+fn gpu_profile(gpus: &[NvmlGpu], driver: &str) -> GpuProfile {
+    let details: Vec<&GpuDetails> = gpus.iter().filter_map(|g| g.details.as_deref()).collect();
+    let surveys: Vec<&GpuSurvey> = gpus.iter().filter_map(|g| g.survey.as_deref()).collect();
+    let mode = |m: Option<&facts::Mode>| m.map(|m| m.current);
+    let vbios = same(surveys.iter().map(|s| s.vbios.value().cloned()));
+    let gsp = same(surveys.iter().map(|s| s.gsp.value().cloned()));
+    GpuProfile {
+        nvlink_mbps: surveys
+            .iter()
+            .filter_map(|s| s.nvlink_speeds.value())
+            .flat_map(|l| l.values())
+            .max()
+            .copied(),
+        power_limit_watts: same(details.iter().map(|d| d.power_limit_mw.value().map(|mw| mw / 1000))),
+        ecc: same(details.iter().map(|d| mode(d.ecc_mode.value()))),
+        mig: same(details.iter().map(|d| mode(d.mig_mode.value()))),
+        compute_mode: same(details.iter().map(|d| d.compute_mode.value().cloned())),
+        firmware: (vbios.is_some() || gsp.is_some()).then(|| FirmwareProfile {
+            vbios,
+            gsp,
+            driver: Some(driver.to_string()).filter(|d| d.starts_with(|c: char| c.is_ascii_digit())),
+            strict: false,
+        }),
+        ..GpuProfile::default()
+    }
+}
+
+/// The value that all have; none when one has another, or none.
+fn same<T: PartialEq>(mut values: impl Iterator<Item = Option<T>>) -> Option<T> {
+    let first = values.next()??;
+    values.all(|v| v.as_ref() == Some(&first)).then_some(first)
 }
 
 /// The profile as a piece of configuration, with what could not be learned in comments.

@@ -125,6 +125,7 @@ pub fn conclude(
     }
     let mut jobs = jobs::list(&config.paths.run_dir);
     facts.jobs = jobs.iter().map(Job::here).collect();
+    facts.own_job = task.own_job.map(str::to_string);
 
     let outcome = check::run(&facts, config, state.history(), mode, now);
     let history = state.history();

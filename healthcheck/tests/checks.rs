@@ -68,6 +68,7 @@ fn gpu(i: u32) -> NvmlGpu {
         nvlinks: Reading::Value((0..18).map(|l| (l, true)).collect()),
         temperature: Reading::Value(40),
         slowdown_temperature: Reading::Value(87),
+        ..NvmlGpu::default()
     }
 }
 
@@ -123,6 +124,7 @@ fn healthy() -> Facts {
         counters: BTreeMap::new(),
         jobs: Vec::new(),
         complaints: Vec::new(),
+        ..Facts::default()
     }
 }
 
@@ -170,7 +172,7 @@ fn a_healthy_node_has_no_findings_and_every_check_says_so() {
         assert!(matches!(c.status, Status::Pass | Status::Unsupported), "{c:?}");
     }
     let ran: Vec<&str> = found.checks.iter().map(|c| c.check.as_str()).collect();
-    for c in healthcheck::catalogue::CATALOGUE {
+    for c in healthcheck::catalogue::CATALOGUE.iter().filter(|c| c.modes.contains(&Mode::Periodic)) {
         assert!(ran.contains(&c.id), "{} did not say anything", c.id);
     }
 }

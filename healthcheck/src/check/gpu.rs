@@ -1,9 +1,14 @@
 //! GPU checks that decide by state: NVML and PCI sysfs.
 
 use super::{Context, Sink, why_missing};
-use crate::facts::{NvmlFacts, NvmlGpu, PciFacts, PciGpu, Reading};
+use crate::facts::{GpuDetails, GpuSurvey, NvmlFacts, NvmlGpu, PciFacts, PciGpu, Reading};
 use crate::mode::Mode;
-use crate::verdict::{Action, Device, Fault, Scope, Status};
+use crate::verdict::{Action, Device, Fault, Finding, Scope, Status};
+
+mod links;
+mod memory;
+mod setup;
+mod usage;
 
 /// NVLinks may still train this long after boot, in seconds.
 const NVLINK_GRACE: f64 = 600.0;
@@ -42,6 +47,97 @@ pub fn run(c: &Context<'_>, sink: &mut Sink<'_>) {
         }
     }
     width(c, sink);
+    memory::run(c, sink);
+    links::run(c, sink);
+    setup::run(c, sink);
+    usage::run(c, sink);
+}
+
+/// One GPU that answered.
+struct Seen<'a> {
+    gpu: &'a NvmlGpu,
+    details: &'a GpuDetails,
+    survey: &'a GpuSurvey,
+    device: &'a Device,
+    pci: Option<&'a str>,
+}
+
+impl Seen<'_> {
+    /// A finding about this GPU.
+    fn finding(&self, sink: &Sink<'_>, check: &str, token: &str, status: Status) -> Finding {
+        let mut f = sink.finding(check, token, status, Some(self.device.clone()));
+        f.scope = Scope::Device;
+        f
+    }
+}
+
+/// GPUs that answer.
+fn gpus<'a>(c: &'a Context<'_>) -> impl Iterator<Item = &'a NvmlGpu> {
+    c.facts.nvml.value().map_or(&[][..], |n| &n.gpus).iter().filter(|g| !g.lost)
+}
+
+/// Lets `look` judge every GPU that answers, and says what the check did: `look` gives the reading it rests on.
+fn each(
+    c: &Context<'_>,
+    sink: &mut Sink<'_>,
+    check: &str,
+    token: &str,
+    look: impl Fn(&Context<'_>, &mut Sink<'_>, &Seen<'_>) -> Reading<()>,
+) {
+    if !sink.on(check) {
+        return;
+    }
+    if let Some(why) = why_missing(&c.facts.nvml) {
+        return sink.done(check, Status::Unknown, why);
+    }
+    let none = GpuSurvey::default();
+    let mut judged = 0;
+    for gpu in gpus(c) {
+        let Some(details) = &gpu.details else { continue };
+        let device = device(c, gpu);
+        let seen = Seen {
+            gpu,
+            details,
+            survey: gpu.survey.as_deref().unwrap_or(&none),
+            device: &device,
+            pci: gpu.pci.value().map(String::as_str),
+        };
+        match look(c, sink, &seen) {
+            Reading::Value(()) => judged += 1,
+            Reading::Unsupported => {}
+            Reading::Unknown(why) | Reading::Hung(why) => sink.unknown(check, token, Some(device), &why),
+        }
+    }
+    match judged {
+        0 => sink.done(check, Status::Unsupported, "no GPU has such a value, or the profile expects none"),
+        n => sink.done(check, Status::Pass, format!("{n} GPUs")),
+    }
+}
+
+/// Judges a reading, if there is one.
+fn judged<T>(reading: &Reading<T>, judge: impl FnOnce(&T)) -> Reading<()> {
+    match reading {
+        Reading::Value(v) => {
+            judge(v);
+            Reading::Value(())
+        }
+        Reading::Unsupported => Reading::Unsupported,
+        Reading::Unknown(why) => Reading::Unknown(why.clone()),
+        Reading::Hung(why) => Reading::Hung(why.clone()),
+    }
+}
+
+/// Rise of a counter a second, over the window or longer: a burst between two quick passes is no rate.
+fn rate(c: &Context<'_>, seen: &Seen<'_>, name: &str, window: f64) -> Option<f64> {
+    let key = format!("gpu/{}/{name}", seen.pci?);
+    let watched = c.counters.watched(&key, window).max(window);
+    #[allow(clippy::cast_precision_loss, reason = "a rate needs no more than 53 bits")]
+    c.counters.rise(&key, window).map(|n| n as f64 / watched)
+}
+
+/// A job holds the GPU, and this is neither its beginning nor its end: it may finish.
+fn busy(c: &Context<'_>, device: &Device) -> bool {
+    c.mode == Mode::Periodic && device.index.is_some_and(|i| c.facts.jobs.iter().any(|j| j.gpus.contains(&i)))
 }
 
 /// Names a GPU by its minor number; by NVML's index where the minor is unknown.
@@ -293,8 +389,7 @@ fn remap(c: &Context<'_>, sink: &mut Sink<'_>, gpu: &NvmlGpu, device: &Device) {
         }
     }
     if sink.on("gpu.remap_pending") && gpu.remap_pending.value() == Some(&true) {
-        let busy = c.mode == Mode::Periodic
-            && device.index.is_some_and(|i| c.facts.jobs.iter().any(|j| j.gpus.contains(&i)));
+        let busy = busy(c, device);
         let status = if busy { Status::Warn } else { Status::Fail };
         let mut f = sink.finding("gpu.remap_pending", "remappend", status, Some(device.clone()));
         f.scope = Scope::Device;
@@ -355,7 +450,9 @@ fn nvlinks(c: &Context<'_>, sink: &mut Sink<'_>, gpu: &NvmlGpu, device: &Device)
         return;
     }
     let young = c.facts.uptime < NVLINK_GRACE;
-    let status = if young { Status::Warn } else { Status::Fail };
+    // Links train once the fabric knows the GPU: that it does not is gpu.fabric_state's to say.
+    let joining = gpu.details.as_ref().is_some_and(|d| links::fabric_incomplete(&d.fabric));
+    let status = if young || joining { Status::Warn } else { Status::Fail };
     let mut f = sink.finding("gpu.nvlink_state", "nvlink", status, Some(device.clone()));
     f.scope = Scope::Device;
     f.action = Action::ResetGpu;
@@ -363,7 +460,11 @@ fn nvlinks(c: &Context<'_>, sink: &mut Sink<'_>, gpu: &NvmlGpu, device: &Device)
     f.evidence = format!(
         "active {active}, expected {expected}; down: {}{}",
         if down.is_empty() { "not listed".to_string() } else { down.join(",") },
-        if young { "; less than 10 minutes after boot" } else { "" }
+        match (young, joining) {
+            (true, _) => "; less than 10 minutes after boot",
+            (false, true) => "; the fabric is not complete",
+            (false, false) => "",
+        }
     );
     f.mend =
         "reset the GPUs of the fabric; if it stays, reboot, then check fabric manager and baseboard".into();

@@ -23,6 +23,8 @@ use crate::verdict::{Action, CheckResult, Device, Fault, Finding, Scope, Status}
 pub(crate) struct Raw {
     finding: Finding,
     reads: u32,
+    /// Not even told before it has its reads.
+    quiet: bool,
 }
 
 /// What a check function gets.
@@ -76,7 +78,17 @@ impl Sink<'_> {
 
     fn push(&mut self, finding: Finding) {
         let reads = CATALOGUE.iter().find(|c| c.id == finding.check).map_or(1, |c| c.reads_needed);
-        self.raws.push(Raw { finding, reads });
+        self.push_after(finding, reads);
+    }
+
+    /// As [`Sink::push`], with a number of reads of its own.
+    fn push_after(&mut self, finding: Finding, reads: u32) {
+        self.raws.push(Raw { finding, reads, quiet: false });
+    }
+
+    /// A finding that is told only after `reads` in a row: what comes and goes on healthy nodes.
+    fn push_quiet(&mut self, finding: Finding, reads: u32) {
+        self.raws.push(Raw { finding, reads, quiet: true });
     }
 
     /// Says what a check did when it found nothing to complain about.
@@ -144,8 +156,8 @@ fn debounce(
 ) -> (Vec<Finding>, BTreeMap<String, Strike>) {
     let mut strikes = BTreeMap::new();
     let mut findings = Vec::with_capacity(raws.len());
-    for Raw { mut finding, reads } in raws {
-        if finding.status == Status::Fail && reads > 1 {
+    for Raw { mut finding, reads, quiet } in raws {
+        if (finding.status == Status::Fail || quiet) && reads > 1 {
             let device = finding.device.as_ref().map_or("", |d| d.name.as_str());
             let key = format!("{} {} {device}", finding.check, finding.token);
             // A clock that jumped back must not stop the count.
@@ -156,6 +168,9 @@ fn debounce(
             };
             strikes.insert(key, strike);
             if strike.count < reads {
+                if quiet {
+                    continue;
+                }
                 finding.status = Status::Warn;
                 finding.drain = false;
                 finding.evidence = format!("{} (read {} of {reads})", finding.evidence, strike.count);
@@ -217,7 +232,7 @@ mod tests {
             mode: Mode::Deep,
         };
         let sink = Sink { context: &context, raws: Vec::new(), checks: Vec::new() };
-        vec![Raw { finding: sink.finding("ib.state", "ibstate", Status::Fail, None), reads }]
+        vec![Raw { finding: sink.finding("ib.state", "ibstate", Status::Fail, None), reads, quiet: false }]
     }
 
     #[test]

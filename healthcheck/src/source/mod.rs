@@ -5,9 +5,13 @@
 
 pub mod child;
 mod command;
+mod cuda;
+mod gpu_node;
 mod infiniband;
 mod mounts;
 mod nvml;
+mod nvml_details;
+mod nvml_raw;
 mod pci;
 
 use std::collections::BTreeMap;
@@ -17,13 +21,22 @@ use std::time::Duration;
 
 use crate::config::Config;
 use crate::facts::{Facts, Reading};
+use crate::jobs;
 use crate::mode::Mode;
 use crate::state::make_private_dir;
 use crate::sys;
 use child::{Ended, Meanwhile, Outcome, Probe, Resident};
 
+/// There when systemd is this machine's service manager.
+const SYSTEMD: &str = "/run/systemd/system";
+/// Longest wait for contexts and copies on all GPUs.
+const CUDA_LIMIT: Duration = Duration::from_secs(10);
+
 /// First argument of a program started as the child of a source; the second is the source's name, the third its root.
 pub const CHILD_ARG: &str = "__source";
+
+/// Fourth argument of the NVML child in the hooks: leave out what only slow passes need.
+const BRIEF: &str = "brief";
 
 /// To be called first in `main` of every program that runs a pass: when this process is the child of a
 /// source it does that source's work and returns its exit code.
@@ -37,7 +50,8 @@ pub fn child_main() -> Option<ExitCode> {
     let root = args.next().unwrap_or_default();
     let root = Path::new(&root);
     match name.to_str() {
-        Some("nvml") => nvml::child(root),
+        Some("nvml") => nvml::child(root, args.next().is_none_or(|a| a != BRIEF)),
+        Some("cuda") => cuda::child(root),
         Some("nvml-resident") => nvml::resident(root),
         Some("infiniband") => infiniband::child(root),
         Some("pci") => pci::child(root),
@@ -69,24 +83,29 @@ pub fn read_with(
     } else {
         make_private_dir(&outstanding).is_ok().then_some(outstanding)
     };
-    let own = |name: &str, root: &Path, label: &str| -> Probe {
+    let own_with = |name: &str, root: &Path, more: Option<&str>, label: &str, limit: Duration| -> Probe {
         match std::env::current_exe() {
             Ok(exe) => child::start(
                 label,
-                sys::die_with_parent(Command::new(exe).arg(CHILD_ARG).arg(name).arg(root)),
+                sys::die_with_parent(Command::new(exe).arg(CHILD_ARG).arg(name).arg(root).args(more)),
                 limit,
                 outstanding.as_deref(),
             ),
             Err(e) => child::start(label, &mut Command::new(format!("(own program: {e})")), limit, None),
         }
     };
+    let own = |name: &str, root: &Path, label: &str| own_with(name, root, None, label, limit);
+    let slow = matches!(mode, Mode::Periodic | Mode::Deep);
     let nvml = match (resident, std::env::current_exe()) {
         (Some(resident), Ok(exe)) => {
             let mut command = Command::new(exe);
             command.args([CHILD_ARG, "nvml-resident"]).arg(&config.paths.nvml);
             resident.ask("nvml", sys::die_with_parent(&mut command), limit, outstanding.as_deref())
         }
-        _ => own("nvml", &config.paths.nvml, "nvml"),
+        _ => {
+            let brief = (!slow).then_some(BRIEF);
+            own_with("nvml", &config.paths.nvml, brief, "nvml", limit)
+        }
     };
     let mut probes = vec![
         nvml,
@@ -106,6 +125,26 @@ pub fn read_with(
         let mut command = Command::new(&c.path);
         sys::die_with_parent(command.args(&c.args));
         probes.push(child::start(&label, &mut command, limit, outstanding.as_deref()));
+    }
+
+    let mut asked = Vec::new();
+    if slow && config.profile.gpu.fabric_manager != Some(false) && Path::new(SYSTEMD).exists() {
+        let mut question = gpu_node::unit_question(gpu_node::FABRIC_MANAGER);
+        sys::die_with_parent(&mut question);
+        probes.push(child::start("fabricmanager", &mut question, limit, outstanding.as_deref()));
+        asked.push("fabricmanager");
+    }
+    if slow && config.profile.gpu.imex {
+        let mut question = Command::new(&config.paths.imex_ctl);
+        sys::die_with_parent(question.arg("-q"));
+        probes.push(child::start("imex", &mut question, limit, outstanding.as_deref()));
+        asked.push("imex");
+    }
+    // A context on a GPU in use would take memory from its job, or be refused.
+    if mode == Mode::Deep && jobs::list(&config.paths.run_dir).is_empty() {
+        let limit = CUDA_LIMIT.min(config.deadlines.sources(mode));
+        probes.push(own_with("cuda", &config.paths.cuda, None, "cuda", limit));
+        asked.push("cuda");
     }
 
     // These are cheap and cannot hang: read them while the children work.
@@ -133,9 +172,24 @@ pub fn read_with(
     for (mount, outcome) in network.iter().zip(probed) {
         facts.mount_probes.insert(mount.path.display().to_string(), mounts::answer(outcome));
     }
+    let (ran, answers) = ran.split_at(commands.len());
     for (c, outcome) in commands.iter().zip(ran) {
         facts.commands.insert(c.name.clone(), command::result(outcome));
     }
+    for (what, outcome) in asked.into_iter().zip(answers) {
+        match what {
+            "fabricmanager" => facts.gpu_node.fabric_manager = Some(gpu_node::unit_state(outcome)),
+            "imex" => facts.gpu_node.imex = Some(gpu_node::imex_state(outcome)),
+            _ => facts.gpu_node.usable = Some(cuda::parse(outcome)),
+        }
+    }
+    facts.gpu_node.module_version = gpu_node::module_version(&config.paths.sysfs);
+    facts.gpu_node.imex_channels = gpu_node::imex_channels(&config.paths.dev);
+    // This looks at every process.
+    if matches!(mode, Mode::Epilog | Mode::Deep) {
+        facts.gpu_node.mps = Some(gpu_node::mps_daemons(&config.paths.procfs));
+    }
+    gpu_node::attribute_processes(&mut facts, &config.paths.procfs, &config.paths.state_dir);
     facts.counters = counters(&facts);
     facts
 }
@@ -145,6 +199,12 @@ fn counters(facts: &Facts) -> BTreeMap<String, u64> {
     let mut all = BTreeMap::new();
     for (port, p) in facts.ib.value().into_iter().flatten() {
         all.extend(p.counters.iter().map(|(name, value)| (format!("ib/{port}/{name}"), *value)));
+    }
+    for gpu in facts.nvml.value().map_or(&[][..], |n| &n.gpus) {
+        if let (Some(pci), Some(d)) = (gpu.pci.value(), &gpu.details) {
+            let counts = d.counters();
+            all.extend(counts.into_iter().map(|(name, value)| (format!("gpu/{pci}/{name}"), value)));
+        }
     }
     all
 }

@@ -14,8 +14,8 @@ use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::{Device, Nvml};
 use serde::{Deserialize, Serialize};
 
-use super::answer;
 use super::child::{END_OF_ANSWER, Ended, Outcome};
+use super::{answer, nvml_details};
 use crate::facts::{NvmlFacts, NvmlGpu, Reading};
 
 /// `NVML_FI_DEV_REMAPPED_PENDING`.
@@ -30,26 +30,34 @@ const MAX_NVLINKS: u32 = 18;
 /// One line of the child's answer.
 #[derive(Serialize, Deserialize)]
 enum Line {
-    Driver { version: String, count: u32 },
+    Driver {
+        version: String,
+        count: u32,
+    },
     Gpu(Box<NvmlGpu>),
-    Failed { library_missing: bool, why: String },
+    Failed {
+        library_missing: bool,
+        why: String,
+        #[serde(default)]
+        code: u32,
+    },
 }
 
-/// Body of the child: `library` is a path or a name for the dynamic linker.
-pub fn child(library: &Path) {
-    if let Err(e) = read(library, &mut |line| answer(&line)) {
-        fail(library, &e);
+/// Body of the child: `library` is a path or a name for the dynamic linker. `slow` asks for what only slow passes need, too.
+pub fn child(library: &Path, slow: bool) {
+    if let Err(e) = read(library, slow, &mut |line| answer(&line)) {
+        fail(library, e);
     }
 }
 
-fn fail(library: &Path, e: &NvmlError) {
+fn fail(library: &Path, e: NvmlError) {
     let library_missing = matches!(e, NvmlError::LibloadingError(_));
     let why = if library_missing {
         format!("{} cannot be loaded: {e}", library.display())
     } else {
         format!("NVML does not start: {e}")
     };
-    answer(&Line::Failed { library_missing, why });
+    answer(&Line::Failed { library_missing, why, code: e.into() });
 }
 
 /// Body of the resident child: NVML stays open, and each line on standard input asks for one answer. It ends after a failure
@@ -66,17 +74,16 @@ pub fn resident(library: &Path) {
             answer(&line);
         };
         let read = match &open {
-            Some(nvml) => look(nvml, &mut emit),
-            None => start(library).and_then(|nvml| look(open.insert(nvml), &mut emit)),
+            // A timed pass is a slow one.
+            Some(nvml) => look(nvml, true, &mut emit),
+            None => start(library).and_then(|nvml| look(open.insert(nvml), true, &mut emit)),
         };
-        if let Err(e) = &read {
+        let failed = read.is_err();
+        if let Err(e) = read {
             fail(library, e);
         }
         let mut out = std::io::stdout().lock();
-        if out.write_all(END_OF_ANSWER.as_bytes()).and_then(|()| out.flush()).is_err()
-            || sick
-            || read.is_err()
-        {
+        if out.write_all(END_OF_ANSWER.as_bytes()).and_then(|()| out.flush()).is_err() || sick || failed {
             break;
         }
     }
@@ -88,25 +95,25 @@ fn start(library: &Path) -> Result<Nvml, NvmlError> {
     Nvml::builder().lib_path(library.as_os_str()).init()
 }
 
-fn read(library: &Path, emit: &mut dyn FnMut(Line)) -> Result<(), NvmlError> {
+fn read(library: &Path, slow: bool, emit: &mut dyn FnMut(Line)) -> Result<(), NvmlError> {
     let nvml = start(library)?;
-    let done = look(&nvml, emit);
+    let done = look(&nvml, slow, emit);
     // Shutting down can hang with a sick driver; the process ends anyway.
     std::mem::forget(nvml);
     done
 }
 
-fn look(nvml: &Nvml, emit: &mut dyn FnMut(Line)) -> Result<(), NvmlError> {
+fn look(nvml: &Nvml, slow: bool, emit: &mut dyn FnMut(Line)) -> Result<(), NvmlError> {
     let version = nvml.sys_driver_version().unwrap_or_else(|e| format!("unknown ({e})"));
     let count = nvml.device_count()?;
-    emit(Line::Driver { version, count });
+    emit(Line::Driver { version: version.clone(), count });
     for index in 0..count {
-        emit(Line::Gpu(Box::new(gpu(nvml, index))));
+        emit(Line::Gpu(Box::new(gpu(nvml, index, &version, slow))));
     }
     Ok(())
 }
 
-fn gpu(nvml: &Nvml, index: u32) -> NvmlGpu {
+fn gpu(nvml: &Nvml, index: u32, driver: &str, slow: bool) -> NvmlGpu {
     let mut lost = false;
     let device = match nvml.device_by_index(index) {
         Ok(d) => d,
@@ -138,7 +145,16 @@ fn gpu(nvml: &Nvml, index: u32) -> NvmlGpu {
         temperature: take(device.temperature(TemperatureSensor::Gpu), lost),
         slowdown_temperature: take(device.temperature_threshold(TemperatureThreshold::Slowdown), lost),
         lost: false,
+        details: None,
+        survey: None,
     };
+    if !*lost {
+        let links = || gpu.nvlinks.value().into_iter().flatten();
+        let all: Vec<u32> = links().map(|(link, _)| *link).collect();
+        let active: Vec<u32> = links().filter(|(_, active)| **active).map(|(link, _)| *link).collect();
+        gpu.details = Some(Box::new(nvml_details::details(&device, driver, &all, lost)));
+        gpu.survey = slow.then(|| Box::new(nvml_details::survey(&device, &active, lost)));
+    }
     gpu.lost = *lost;
     gpu
 }
@@ -181,13 +197,16 @@ fn nvlinks(device: &Device<'_>, lost: &mut bool) -> Reading<BTreeMap<u32, bool>>
     if links.is_empty() { Reading::Unsupported } else { Reading::Value(links) }
 }
 
-fn take<T>(result: Result<T, NvmlError>, lost: &mut bool) -> Reading<T> {
+/// What an answer of NVML's means. A function or an argument version that the library lacks is unsupported.
+pub fn take<T>(result: Result<T, NvmlError>, lost: &mut bool) -> Reading<T> {
     match result {
         Ok(v) => Reading::Value(v),
         Err(
             NvmlError::NotSupported
             | NvmlError::FailedToLoadSymbol(_)
             | NvmlError::FunctionNotFound
+            // Argument version mismatch; deprecated.
+            | NvmlError::UnexpectedVariant(25 | 26)
             | NvmlError::VgpuEccNotSupported,
         ) => Reading::Unsupported,
         Err(e) => {
@@ -197,7 +216,8 @@ fn take<T>(result: Result<T, NvmlError>, lost: &mut bool) -> Reading<T> {
     }
 }
 
-fn map<T, U>(reading: Reading<T>, f: impl FnOnce(T) -> U) -> Reading<U> {
+/// Changes the value, if there is one.
+pub fn map<T, U>(reading: Reading<T>, f: impl FnOnce(T) -> U) -> Reading<U> {
     match reading {
         Reading::Value(v) => Reading::Value(f(v)),
         Reading::Unsupported => Reading::Unsupported,
@@ -207,7 +227,7 @@ fn map<T, U>(reading: Reading<T>, f: impl FnOnce(T) -> U) -> Reading<U> {
 }
 
 /// NVML writes `00000000:5D:00.0`, the kernel `0000:5d:00.0`.
-fn normal_pci(bus_id: &str) -> String {
+pub fn normal_pci(bus_id: &str) -> String {
     let text = bus_id.to_lowercase();
     match text.split_once(':') {
         Some((domain, rest)) if domain.len() == 8 && domain.starts_with("0000") => {
@@ -231,11 +251,15 @@ pub fn parse(outcome: &Outcome) -> Reading<NvmlFacts> {
                     f.gpus.push(*gpu);
                 }
             }
-            Ok(Line::Failed { library_missing: true, why }) => {
+            Ok(Line::Failed { library_missing: true, why, .. }) => {
                 return Reading::Value(NvmlFacts { library_missing: Some(why), ..NvmlFacts::default() });
             }
-            Ok(Line::Failed { why, .. }) => {
-                return Reading::Value(NvmlFacts { refused: Some(why), ..NvmlFacts::default() });
+            Ok(Line::Failed { why, code, .. }) => {
+                return Reading::Value(NvmlFacts {
+                    refused: Some(why),
+                    refusal_code: code,
+                    ..NvmlFacts::default()
+                });
             }
             Err(_) => {}
         }
@@ -313,7 +337,7 @@ mod tests {
     fn a_missing_library_is_told_from_a_sick_driver() {
         let mut lines = Vec::new();
         assert!(matches!(
-            read(Path::new("/nonexistent/libnvidia-ml.so.1"), &mut |l| lines.push(l)),
+            read(Path::new("/nonexistent/libnvidia-ml.so.1"), true, &mut |l| lines.push(l)),
             Err(NvmlError::LibloadingError(_))
         ));
         assert!(lines.is_empty());
