@@ -13,6 +13,9 @@ use healthcheck::mode::Mode;
 use healthcheck::verdict::Status;
 use healthcheck::{explain, learn, pass, source, status, table, watch};
 
+/// How long before its deadline a pass that hangs in this process is ended.
+const EARLY: std::time::Duration = std::time::Duration::from_millis(200);
+
 #[derive(Parser)]
 #[command(
     name = "clustermax-healthcheck",
@@ -119,7 +122,11 @@ fn run(args: Args) -> Result<ExitCode, (u8, String)> {
     let config = || Config::load(&args.config, &node).map_err(|e| (2, e.to_string()));
     match args.command {
         Command::Run { mode, json } => {
-            let report = pass::run(&config()?, mode.into(), None);
+            let config = config()?;
+            if !matches!(mode, ModeArg::Deep) {
+                end_in_time(config.deadlines.pass(mode.into()).saturating_sub(EARLY));
+            }
+            let report = pass::run(&config, mode.into(), None);
             let text = match mode {
                 _ if json => {
                     serde_json::to_string_pretty(&report.verdict).map_err(|e| (3, e.to_string()))? + "\n"
@@ -176,6 +183,19 @@ fn run(args: Args) -> Result<ExitCode, (u8, String)> {
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// What is read in this process can hang too (a local disk, a mount in `profile.space`): slurmd waits for nobody
+/// longer than the pass may take.
+fn end_in_time(limit: std::time::Duration) {
+    std::thread::spawn(move || {
+        std::thread::sleep(limit);
+        tracing::error!(
+            "given up after {:.1} s: something read outside the sources hangs (paths.state_dir, paths.run_dir, profile.space)",
+            limit.as_secs_f64()
+        );
+        std::process::exit(3);
+    });
 }
 
 fn show_status(config: &Config, all: bool, json: bool) -> Result<ExitCode, (u8, String)> {
