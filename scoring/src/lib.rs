@@ -15,6 +15,7 @@ pub mod judge;
 pub mod load;
 pub mod methodology;
 pub mod rating;
+pub mod read;
 pub mod record;
 pub mod report;
 pub mod run;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use scoring::{audit, collect, evidence, explain, report, score};
+use scoring::{audit, collect, evidence, explain, read, report, score};
 
 /// GPU-cluster measurements and evidence to a rating
 #[derive(Debug, Parser)]
@@ -17,6 +17,9 @@ struct Cli {
 enum Command {
     /// Turn raw stage output into records
     Collect(collect::Args),
+    /// Read the output of a benchmark or diagnostic program from anywhere; print records or a table
+    #[command(after_help = "Exit code: 0 all files were read, 2 a file cannot be read or is in no known format.")]
+    Read(read::Args),
     /// Look at the cluster and its nodes, write records
     Audit(audit::Args),
     /// Score a results folder: score.json, report.txt, report.html
@@ -35,6 +38,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Collect(args) => collect::run(&args),
+        Command::Read(args) => read::run(&args),
         Command::Audit(args) => audit::run(&args),
         Command::Score(args) => score::run(&args),
         Command::Report(args) => report::run(&args),

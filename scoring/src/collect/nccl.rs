@@ -101,6 +101,8 @@ pub struct Output {
     pub devices: usize,
     /// Hosts in those lines.
     pub hosts: BTreeSet<String>,
+    /// Device names in those lines.
+    pub models: BTreeSet<String>,
     /// Wrong elements: what the out-of-bounds footer or, without one, the rows say.
     pub wrong: u64,
     /// Some row of the leading placement was validated.
@@ -173,6 +175,10 @@ struct Columns {
 impl Columns {
     /// `above` is the line with the words out-of-place and in-place.
     fn of(header: &str, above: &str) -> Option<Self> {
+        // Most lines of a long log are no header.
+        if !["size", "count", "type"].iter().all(|name| header.contains(name)) {
+            return None;
+        }
         let mut words: Vec<(usize, &str)> = words(header);
         words.retain(|(_, word)| *word != "#");
         let names: Vec<&str> = words.iter().map(|(_, word)| word.trim_start_matches('#')).collect();
@@ -254,6 +260,7 @@ pub fn read(text: &str) -> Output {
         rows: Vec::new(),
         devices: 0,
         hosts: BTreeSet::new(),
+        models: BTreeSet::new(),
         wrong: 0,
         validated: false,
         average: None,
@@ -295,6 +302,9 @@ pub fn read(text: &str) -> Output {
             out.devices += 1;
             rank_zeros += usize::from(device.0 == 0);
             out.hosts.insert(device.1);
+            if !out.models.contains(device.2) {
+                out.models.insert(device.2.to_owned());
+            }
         } else if is_failure(plain) {
             out.failure.get_or_insert_with(|| plain.to_owned());
         } else if let Some(version) = version(plain) {
@@ -397,14 +407,17 @@ fn after<'a>(line: &'a str, words: &str) -> Option<&'a str> {
     line.strip_prefix(words)?.trim_start().strip_prefix(':').map(str::trim)
 }
 
-/// `Rank  0 [Group 0] Pid 4000 on node00 device 0 [...] name`: rank and host.
-fn device(line: &str) -> Option<(u64, String)> {
+/// `Rank  0 [Group 0] Pid 4000 on node00 device 0 [...] name`: rank, host and name.
+fn device(line: &str) -> Option<(u64, String, &str)> {
     let rest = line.strip_prefix("Rank")?;
     let mut words = rest.split_whitespace();
     let rank = words.next()?.parse().ok()?;
     let words: Vec<&str> = words.collect();
     let at = words.iter().position(|word| *word == "on")?;
-    words.contains(&"device").then(|| (rank, words.get(at + 1).copied().unwrap_or_default().to_owned()))
+    let model = line.rsplit(']').next().unwrap_or_default().trim();
+    words
+        .contains(&"device")
+        .then(|| (rank, words.get(at + 1).copied().unwrap_or_default().to_owned(), model))
 }
 
 fn is_failure(line: &str) -> bool {
@@ -432,7 +445,10 @@ fn version(line: &str) -> Option<String> {
 }
 
 /// Without ANSI escapes and carriage returns.
-fn strip_escapes(line: &str) -> String {
+pub(crate) fn strip_escapes(line: &str) -> String {
+    if !line.contains(['\u{1b}', '\r']) {
+        return line.to_owned();
+    }
     let mut clean = String::with_capacity(line.len());
     let mut chars = line.chars();
     while let Some(c) = chars.next() {

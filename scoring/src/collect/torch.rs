@@ -295,7 +295,10 @@ fn refuse(out: &nccl::Output, collective: &str, ranks: i64, code: &str) -> Optio
             ));
         }
     }
-    None
+    let nodes = u64::try_from(out.hosts.len()).unwrap_or(0);
+    let why =
+        crate::read::collectives::implausible(out, collective, u64::try_from(ranks).unwrap_or(0), nodes, None)?;
+    Some(format!("{collective}_perf: {why}"))
 }
 
 #[derive(Debug, Deserialize)]
