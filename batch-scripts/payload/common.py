@@ -131,6 +131,16 @@ def _reachable(host, port, timeout):
         return False
 
 
+def _open_store(dist, *where, **options):
+    """A TCPStore, also where torch asks for libuv by default (from 2.4) but was built without it (Debian's)."""
+    try:
+        return dist.TCPStore(*where, **options)
+    except RuntimeError as error:
+        if "libuv" not in str(error):
+            raise
+        return dist.TCPStore(*where, **options, use_libuv=False)
+
+
 def join_group(torch, args):
     """Makes the process group of all tasks of the step and returns its backend ("nccl" or "gloo").
 
@@ -153,7 +163,7 @@ def join_group(torch, args):
     boot = _boot_id()
     if args.rank == 0:
         # The positional form is the one that torch 1.13 and 2.x share; port 0 = any free one.
-        store = dist.TCPStore("0.0.0.0", 0, args.ranks, True, limit, wait_for_workers=False)
+        store = _open_store(dist, "0.0.0.0", 0, args.ranks, True, limit, wait_for_workers=False)
         name = socket.gethostname()
         hosts = [h for h in (os.environ.get("SLURMD_NODENAME"), socket.getfqdn(), name) if h]
         write_json(meeting, {"boot": boot, "hosts": hosts, "port": store.port})
@@ -177,7 +187,7 @@ def join_group(torch, args):
         host = next((h for h in hosts if _reachable(h, where["port"], 5)), None)
         if host is None:
             raise RuntimeError(f"rank 0 cannot be reached at {' or '.join(hosts)} port {where['port']}")
-        store = dist.TCPStore(host, where["port"], args.ranks, False, limit)
+        store = _open_store(dist, host, where["port"], args.ranks, False, limit)
         own = "127.0.0.1" if host == "127.0.0.1" else _address_towards(host, where["port"])
         interface = _interface_with(own)
         # Rank 0 learns its own interface from a peer; one on another machine tells more than one beside it.

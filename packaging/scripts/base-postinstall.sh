@@ -1,0 +1,9 @@
+#!/bin/sh
+set -e
+# The state is root's alone, whatever made the folder; /run's part is there before the next boot.
+install -d -m 700 /var/lib/clustermax
+install -d -m 755 /run/clustermax
+if [ -d /run/systemd/system ]; then
+    systemctl daemon-reload || true
+fi
+exit 0
