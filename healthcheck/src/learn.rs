@@ -8,7 +8,7 @@ use crate::config::{FirmwareProfile, GpuProfile, IbPortProfile, MountProfile, Pr
 use crate::facts::{self, Facts, GpuDetails, GpuSurvey, NvmlGpu, Reading};
 
 /// File system types that live on the network.
-const NETWORK: &[&str] =
+pub(crate) const NETWORK: &[&str] =
     &["nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "wekafs", "fuse.juicefs", "pvfs2", "vast"];
 
 #[derive(Serialize)]

@@ -23,6 +23,7 @@ pub mod learn;
 pub mod log;
 pub mod metrics;
 pub mod mode;
+pub mod nhc;
 pub mod nvlink5;
 pub mod pass;
 pub mod source;

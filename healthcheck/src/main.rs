@@ -11,7 +11,7 @@ use healthcheck::catalogue::CATALOGUE;
 use healthcheck::config::{Config, DEFAULT_CONFIG, nearest, node_name};
 use healthcheck::mode::Mode;
 use healthcheck::verdict::Status;
-use healthcheck::{explain, learn, pass, source, status, table, watch};
+use healthcheck::{explain, learn, nhc, pass, source, status, table, watch};
 
 /// How long before its deadline a pass that hangs in this process is ended.
 const EARLY: std::time::Duration = std::time::Duration::from_millis(200);
@@ -71,6 +71,12 @@ enum Command {
     Learn,
     /// Check the configuration file.
     Validate,
+    /// Turn an nhc.conf of LBNL's Node Health Check into configuration, and list what has no counterpart. Exit code 1:
+    /// something has none. `--node` says for which node.
+    ImportNhc {
+        /// The nhc.conf.
+        file: PathBuf,
+    },
     /// Show what the last passes found, from their files; touches no device. Exit code 1: something failed, 3: nothing
     /// was published yet.
     Status {
@@ -160,6 +166,7 @@ fn run(args: Args) -> Result<ExitCode, (u8, String)> {
         Command::Explain { log: Some(log), json, .. } => explain_log(&log, json),
         Command::Explain { check, json, .. } => explain_check(&check.unwrap_or_default(), json),
         Command::Status { all, json } => show_status(&config()?, all, json),
+        Command::ImportNhc { file } => import_nhc(&file, &node),
         Command::Learn => {
             let config = config()?;
             let facts = source::read(&config, Mode::Deep);
@@ -210,6 +217,21 @@ fn show_status(config: &Config, all: bool, json: bool) -> Result<ExitCode, (u8, 
         Status::Fail => ExitCode::FAILURE,
         _ => ExitCode::SUCCESS,
     })
+}
+
+fn import_nhc(file: &Path, node: &str) -> Result<ExitCode, (u8, String)> {
+    let text = std::fs::read(file).map_err(|e| (2, format!("{} cannot be read: {e}", file.display())))?;
+    let imported = nhc::import(&String::from_utf8_lossy(&text), node);
+    print(&imported.render(&file.display().to_string(), node));
+    eprintln!(
+        "clustermax-healthcheck: {}: {} lines turned ({} notes), {} covered, {} not turned",
+        file.display(),
+        imported.turned,
+        imported.notes.len(),
+        imported.covered.len(),
+        imported.left.len()
+    );
+    Ok(if imported.left.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn describe(c: &healthcheck::catalogue::CheckInfo) -> serde_json::Value {
