@@ -238,7 +238,8 @@ fn number_after(text: &str, word: &str) -> Option<u32> {
 /// Link of an Xid 74 whose first register has bit 4 or 5.
 fn bad_link(text: &str) -> Option<u32> {
     let link = number_after(text, "on link ")?;
-    let first = text.split_once('(')?.1.split([',', ')']).next()?.trim();
+    let registers = text.split_once("on link ")?.1.split_once('(')?.1;
+    let first = registers.split([',', ')']).next()?.trim();
     let register = u32::from_str_radix(first.strip_prefix("0x")?, 16).ok()?;
     (register & 0x30 != 0).then_some(link)
 }
@@ -249,7 +250,7 @@ mod tests {
 
     #[test]
     fn registers_and_units_are_read_from_the_text() {
-        let text = "NVLink: fatal error detected on link 14(0x10, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0)";
+        let text = "NVRM: Xid (PCI:3a1c:19:00): 74, NVLink: fatal error detected on link 14(0x10, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0)";
         assert_eq!(bad_link(text), Some(14));
         assert_eq!(bad_link(&text.replace("0x10,", "0x1,")), None);
         assert_eq!(bad_link("on link x"), None);
