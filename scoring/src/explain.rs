@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::Failure;
 use crate::judge::Verdict;
 use crate::load::number;
-use crate::methodology::{Combine, Criterion, Measure, Methodology, Per, Pick, Rule, Span};
+use crate::methodology::{Class, Combine, Criterion, Measure, Methodology, Per, Pick, Rule, Span};
 use crate::rating::percent;
 use crate::report::{plain, print};
 use crate::score::{Evaluation, methodology};
@@ -71,11 +71,16 @@ pub fn criteria(args: &CriteriaArgs) -> Result<u8, Failure> {
             let methodology = methodology(data.data.as_deref())?;
             let _ = writeln!(
                 out,
-                "methodology {} of {}: {} criteria of {} listed, {} metrics, {} reference values: every row is valid",
+                "methodology {} of {}: {} criteria listed, {} decided ({} by a program, {} by a statement), {} not yet, \
+                 {} about Kubernetes; {} metrics, {} reference values: every row is valid",
                 methodology.rules.methodology,
                 methodology.rules.date,
-                methodology.criteria.len(),
                 methodology.listed.len(),
+                methodology.criteria.len(),
+                methodology.criteria.iter().filter(|one| !one.only_stated()).count(),
+                methodology.criteria.iter().filter(|one| one.only_stated()).count(),
+                methodology.undecided.iter().filter(|one| one.class != Class::NotSlurm).count(),
+                methodology.undecided.iter().filter(|one| one.class == Class::NotSlurm).count(),
                 methodology.metrics.len(),
                 methodology.references.len()
             );
@@ -110,26 +115,11 @@ pub fn explain(args: &ExplainArgs) -> Result<u8, Failure> {
 }
 
 fn find<'a>(methodology: &'a Methodology, id: &str) -> Result<&'a Criterion, Failure> {
-    if let Some(criterion) = methodology.criterion(id) {
+    if let Some(criterion) = methodology.all().find(|criterion| criterion.id == id) {
         return Ok(criterion);
     }
-    if let Some(criterion) = methodology.undecided(id) {
-        return Err(Failure::input(format!(
-            "methodology {} does not decide criterion {id} yet ({}): {}",
-            methodology.rules.methodology,
-            criterion.text,
-            criterion.undecided.as_deref().unwrap_or_default()
-        )));
-    }
-    if let Some(listed) = methodology.listed.iter().find(|listed| listed.id == id) {
-        return Err(Failure::input(format!(
-            "criterion {id} ({}, {}) is listed, but methodology {} does not decide it; `clustermax criteria list` names those it does",
-            listed.category, listed.class, methodology.rules.methodology
-        )));
-    }
     let nearest = methodology
-        .criteria
-        .iter()
+        .all()
         .map(|criterion| (strsim::jaro_winkler(&criterion.id, id), &criterion.id))
         .max_by(|a, b| a.0.total_cmp(&b.0))
         .map_or("", |(_, id)| id.as_str());
@@ -140,15 +130,19 @@ fn find<'a>(methodology: &'a Methodology, id: &str) -> Result<&'a Criterion, Fai
 
 // Writing to a String cannot fail, so the results of writeln! are dropped.
 fn list(methodology: &Methodology, out: &mut String) {
-    for criterion in &methodology.criteria {
-        let gate = if criterion.gate.is_some() { "gate" } else { "" };
+    for criterion in methodology.all() {
+        let mark = match (&criterion.gate, &criterion.undecided) {
+            (Some(_), _) => "gate",
+            (None, Some(_)) => "not decided yet",
+            (None, None) => "",
+        };
         let _ = writeln!(
             out,
-            "{:<7} {:<14} {:<9} {:<5} {}  {}",
+            "{:<7} {:<14} {:<9} {:<15} {}  {}",
             criterion.id,
             criterion.category,
             criterion.class.word(),
-            gate,
+            mark,
             criterion.weight,
             criterion.text
         );
@@ -204,19 +198,43 @@ fn rule(methodology: &Methodology, criterion: &Criterion, out: &mut String) {
             }
         }
     }
+    if let Some(kind) = &criterion.evidence {
+        let _ = writeln!(out, "stated by [[{kind}]] in evidence.toml{}", requires_text(criterion));
+    }
+    if let Some(reason) = &criterion.undecided {
+        let _ = writeln!(out, "not decided yet, and outside every figure: {reason}");
+    }
     let combine = match criterion.combine {
         Combine::All => "the lowest instance decides",
         Combine::Share => "the mean over the instances",
     };
-    let _ = writeln!(out, "value: {combine}");
+    if criterion.undecided.is_none() {
+        let _ = writeln!(out, "value: {combine}");
+    }
     if !criterion.na.is_empty() {
         let _ = writeln!(out, "may be not applicable for: {}", criterion.na.join(", "));
+    }
+    if let Some(listed) = methodology.listed.iter().find(|listed| listed.id == criterion.id) {
+        let _ = writeln!(out, "asked in: {}", listed.versions);
     }
     let source = methodology.rules.sources.get(&criterion.source);
     let source =
         source.map_or_else(|| criterion.source.clone(), |source| format!("{}, {}", source.text, source.url));
     let _ = writeln!(out, "source: {source} ({})", criterion.date);
     let _ = writeln!(out, "methodology {}: {}", methodology.rules.methodology, methodology.rules.notice);
+}
+
+/// `, with standard of SOC 2 or ISO 27001`; empty when the statement alone is enough.
+fn requires_text(criterion: &Criterion) -> String {
+    let Some(rule) = &criterion.requires else { return String::new() };
+    let mut parts: Vec<String> =
+        rule.one_of.iter().map(|(key, words)| format!("{key} of {}", words.join(" or "))).collect();
+    parts.extend(rule.least.iter().map(|(key, least)| format!("{key} of {} at least", number(*least))));
+    parts.extend(rule.most.iter().map(|(key, most)| format!("{key} of {} at most", number(*most))));
+    if !rule.present.is_empty() {
+        parts.push(rule.present.join(", "));
+    }
+    format!(", with {}", parts.join("; "))
 }
 
 /// A measure in words.

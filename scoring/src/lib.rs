@@ -9,6 +9,7 @@
 
 pub mod audit;
 pub mod collect;
+pub mod diff;
 pub mod evidence;
 pub mod explain;
 pub mod judge;
@@ -20,6 +21,7 @@ pub mod record;
 pub mod report;
 pub mod run;
 pub mod score;
+pub mod sensitivity;
 
 use std::fmt::{self, Display};
 

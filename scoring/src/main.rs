@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use scoring::{audit, collect, evidence, explain, read, report, score};
+use scoring::{audit, collect, diff, evidence, explain, read, report, score};
 
 /// GPU-cluster measurements and evidence to a rating
 #[derive(Debug, Parser)]
@@ -27,6 +27,9 @@ enum Command {
     Score(score::Args),
     /// Write report.txt and report.html of a results folder
     Report(report::Args),
+    /// What changed between two runs
+    #[command(after_help = "Exit code: 0 nothing changed, 1 something did, 2 bad input.")]
+    Diff(diff::Args),
     /// Make or check an evidence.toml: attestations, prices, terms, SLA, partnerships, capacity, support
     Evidence(evidence::Args),
     /// Show one criterion: its rule and, for a results folder, its values and evidence
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
         Command::Audit(args) => audit::run(&args),
         Command::Score(args) => score::run(&args),
         Command::Report(args) => report::run(&args),
+        Command::Diff(args) => diff::run(&args),
         Command::Evidence(args) => evidence::run(&args),
         Command::Explain(args) => explain::explain(&args),
         Command::Criteria(args) => explain::criteria(&args),

@@ -89,6 +89,8 @@ pub struct Listed {
     pub category: String,
     /// Who can decide it.
     pub class: String,
+    /// Where it is asked: versions of the rating, its pages, tool and articles, or `ours`.
+    pub versions: String,
 }
 
 /// One row of `metrics.tsv`.
@@ -488,6 +490,20 @@ pub struct NotRated {
     pub text: String,
 }
 
+/// How weights are varied to see how firm a rating is.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SensitivityRules {
+    /// How often.
+    pub draws: u32,
+    /// A weight is multiplied by 1 - spread to 1 + spread.
+    pub spread: f64,
+    /// Of the generator.
+    pub seed: u64,
+    /// Why these.
+    pub reason: String,
+}
+
 /// `rating.toml`
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -502,6 +518,8 @@ pub struct Rules {
     pub floor: f64,
     /// When a run is not rated.
     pub not_rated: Vec<NotRated>,
+    /// How other weights are tried.
+    pub sensitivity: SensitivityRules,
     /// Where rules come from.
     pub sources: BTreeMap<String, Source>,
     /// Categories, in the order of reports.
@@ -594,9 +612,11 @@ impl Methodology {
         if problems.is_empty() { Ok(methodology) } else { Err(Error::Rows(problems)) }
     }
 
-    /// The criterion with this id among those that are not decided yet.
-    pub fn undecided(&self, id: &str) -> Option<&Criterion> {
-        self.undecided.iter().find(|criterion| criterion.id == id)
+    /// All criteria in the order of the list, decided or not.
+    pub fn all(&self) -> impl Iterator<Item = &Criterion> {
+        self.listed.iter().filter_map(|listed| {
+            self.criteria.iter().chain(&self.undecided).find(|criterion| criterion.id == listed.id)
+        })
     }
 
     /// How many of the listed criteria that are about Slurm are decided, and how many there are.
@@ -615,6 +635,7 @@ impl Methodology {
         let mut problems = Vec::new();
         self.check_rules(&mut problems);
         self.check_criteria(&mut problems);
+        self.check_list(&mut problems);
         self.check_references(&mut problems);
         self.check_ceilings(&mut problems);
         for metric in self.metrics.values() {
@@ -636,6 +657,17 @@ impl Methodology {
         }
         if !(rules.floor > 0.0 && rules.floor < 1.0) {
             problems.push(format!("rating.toml: floor {} is not between 0 and 1", rules.floor));
+        }
+        let sensitivity = &rules.sensitivity;
+        let sound = (1..=100_000).contains(&sensitivity.draws)
+            && sensitivity.spread > 0.0
+            && sensitivity.spread < 1.0
+            && !sensitivity.reason.is_empty();
+        if !sound {
+            problems.push(
+                "rating.toml: sensitivity needs 1 to 100000 draws, a spread between 0 and 1 and a reason"
+                    .to_owned(),
+            );
         }
         for pair in rules.tier.windows(2) {
             if pair[0].cut <= pair[1].cut {
@@ -737,6 +769,17 @@ impl Methodology {
                 if let Some(what) = self.check_measure(criterion, measure) {
                     bad(what);
                 }
+            }
+        }
+    }
+
+    fn check_list(&self, problems: &mut Vec<String>) {
+        for listed in &self.listed {
+            if listed.versions.is_empty() {
+                problems.push(format!("criteria-list.tsv: {}: versions is empty", listed.id));
+            }
+            if !self.criteria.iter().chain(&self.undecided).any(|criterion| criterion.id == listed.id) {
+                problems.push(format!("criteria-list.tsv: {}: criteria.toml has no row for it", listed.id));
             }
         }
     }
@@ -844,6 +887,13 @@ impl Methodology {
     }
 }
 
+impl Criterion {
+    /// Only a statement can decide it: no measure looks at the cluster.
+    pub fn only_stated(&self) -> bool {
+        self.measures.iter().all(|measure| measure.metric == "claim")
+    }
+}
+
 /// A criterion that takes a claim names its kind; what it requires are fields of that kind.
 fn check_evidence(criterion: &Criterion) -> Option<String> {
     let takes = criterion.measures.iter().any(Measure::takes_claim);
@@ -945,13 +995,14 @@ fn number(file: &str, line: usize, key: &str, text: &str) -> Result<f64, Error> 
 
 fn parse_list(text: &str) -> Result<Vec<Listed>, Error> {
     let file = "criteria-list.tsv";
-    let rows = rows(file, text, &["id", "category", "class", "gate"])?;
+    let rows = rows(file, text, &["id", "category", "class", "gate", "versions"])?;
     Ok(rows
         .into_iter()
         .map(|(_, row)| Listed {
             id: row[0].to_owned(),
             category: row[1].to_owned(),
             class: row[2].to_owned(),
+            versions: row[4].to_owned(),
         })
         .collect())
 }
@@ -1101,11 +1152,14 @@ mod tests {
     }
 
     #[test]
-    fn all_189_criteria_are_listed_and_every_category_has_decided_ones() {
+    fn all_criteria_have_a_row_and_every_category_has_decided_ones() {
         let methodology = built_in();
-        assert_eq!(methodology.listed.len(), 189);
+        let ours = methodology.listed.iter().filter(|listed| listed.versions == "ours").count();
+        assert_eq!((methodology.listed.len() - ours, ours), (189, 6));
+        assert_eq!(methodology.all().count(), 195);
+        assert_eq!(methodology.decided(), (140, 187), "8 of the 195 are about Kubernetes");
         let ids: BTreeSet<&str> = methodology.listed.iter().map(|listed| listed.id.as_str()).collect();
-        assert_eq!(ids.len(), 189);
+        assert_eq!(ids.len(), 195);
         for category in &methodology.rules.category {
             let count = methodology.criteria.iter().filter(|one| one.category == category.id).count();
             assert!(count >= 2, "{} has {count} criteria", category.id);
@@ -1118,7 +1172,8 @@ mod tests {
         let gates: Vec<&str> =
             methodology.criteria.iter().filter(|one| one.gate.is_some()).map(|one| one.id.as_str()).collect();
         assert_eq!(gates, ["sec-01", "lif-07", "lif-09", "lif-10", "orc-23", "rel-25", "ava-03"]);
-        let listed: Vec<&str> = FILES[1].1.lines().skip(1).filter(|line| line.ends_with("\tgate")).collect();
+        let listed: Vec<&str> =
+            FILES[1].1.lines().skip(1).filter(|line| line.split('\t').nth(3) == Some("gate")).collect();
         assert_eq!(listed.len(), 5, "the public critical failures are gates in the list too");
     }
 
@@ -1159,6 +1214,7 @@ mod tests {
         for (file, from, to, expected) in [
             ("criteria.toml", "id = \"sec-10\"", "id = \"sec-01\"", "the id is there twice"),
             ("criteria.toml", "id = \"sec-10\"", "id = \"sec-99\"", "not in criteria-list.tsv"),
+            ("criteria-list.tsv", "sec-11\t", "sec-98\t", "has no row for it"),
             ("criteria.toml", "category = \"security\"", "category = \"storage\"", "the list says security"),
             ("criteria.toml", "class = \"evidence\"", "class = \"machine\"", "the list says evidence"),
             ("criteria.toml", "weight = 3", "weight = 9", "weight 9 is not 1, 2 or 3"),
@@ -1175,6 +1231,8 @@ mod tests {
             ("criteria.toml", "text = \"An", "colour = 1\ntext = \"An", "unknown field `colour`"),
             ("rating.toml", "weight = 12", "weight = 13", "add up to 101"),
             ("rating.toml", "cut = 0.80", "cut = 0.95", "does not lie below"),
+            ("rating.toml", "draws = 1000", "draws = 0", "1 to 100000 draws"),
+            ("rating.toml", "spread = 0.25", "spread = 1.5", "a spread between 0 and 1"),
             ("rating.toml", "floor = 0.05", "floor = 0.0", "floor 0"),
             ("rating.toml", "tier = \"silver\"", "tier = \"tin\"", "no tier \"tin\""),
             ("rating.toml", "reason = \"ours\"", "reason = \"\"", "reason is empty"),
@@ -1188,7 +1246,12 @@ mod tests {
             ("ceilings.tsv", "metric\tgpu", "metric\tcard", "the header must be"),
             ("metrics.tsv", "cpu_count\t", "node_info\t", "is there twice"),
             ("metrics.tsv", "cpu_count\tinventory\t", "cpu_count\t", "fields instead of 8"),
-            ("criteria-list.tsv", "sec-02\tsecurity\tevidence\t", "sec-02\tsecurity", "fields instead of 4"),
+            ("criteria-list.tsv", "sec-02\tsecurity\tevidence\t", "sec-02\tsecurity", "fields instead of 5"),
+            ("criteria-list.tsv", "\t2.0, pages, third party\n", "\t\n", "versions is empty"),
+            ("criteria.toml", "undecided = \"", "undecided = \"\" #", "undecided has no reason"),
+            ("criteria.toml", "evidence = \"attestation\"", "evidence = \"hearsay\"", "none of attestation"),
+            ("criteria.toml", "evidence = \"process\"", "", "has neither measures"),
+            ("criteria.toml", "least = { node_percent", "least = { percent", "requires percent, which"),
         ] {
             let Err(error) = with(file, from, to) else { panic!("accepted: {file}: {from} -> {to}") };
             let error = error.to_string();

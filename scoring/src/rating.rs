@@ -29,7 +29,7 @@ pub struct CategoryResult {
     pub id: String,
     /// For people.
     pub name: String,
-    /// Percent.
+    /// Percent under the methodology's own weights.
     pub weight: u32,
     /// Absent when no criterion applies.
     pub bounds: Option<Bounds>,
@@ -93,7 +93,7 @@ pub struct Estimate {
 pub struct Rating {
     /// Absent when no criterion applies.
     pub bounds: Bounds,
-    /// The lower bound when claims count nothing.
+    /// The lower bound over what a program can decide, when claims count nothing.
     pub measured_lower: Micro,
     /// In the order of rating.toml.
     pub categories: Vec<CategoryResult>,
@@ -127,7 +127,7 @@ pub fn tier_name<'a>(tiers: &'a [Tier], id: &'a str) -> &'a str {
 }
 
 /// Place of a tier from the best: tiers, then Unavailable, then Underperforming.
-fn place(tiers: &[Tier], id: &str) -> usize {
+pub fn place(tiers: &[Tier], id: &str) -> usize {
     match id {
         UNAVAILABLE => tiers.len(),
         UNDERPERFORMING => tiers.len() + 1,
@@ -135,10 +135,44 @@ fn place(tiers: &[Tier], id: &str) -> usize {
     }
 }
 
-/// Rates a run from its verdicts, which are in the order of `methodology.criteria`.
-pub fn rate(methodology: &Methodology, loaded: &Loaded, verdicts: &[Verdict]) -> Rating {
-    let categories = categories(methodology, verdicts, false);
-    let measured: Vec<CategoryResult> = self::categories(methodology, verdicts, true);
+/// Weights of categories, in the order of rating.toml, and of criteria, in the order of criteria.toml.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Weights {
+    /// Only their ratios count.
+    pub category: Vec<u32>,
+    /// Only their ratios inside a category count.
+    pub criterion: Vec<u32>,
+}
+
+impl Weights {
+    /// The methodology's own.
+    pub fn of(methodology: &Methodology) -> Self {
+        Self {
+            category: methodology.rules.category.iter().map(|category| category.weight).collect(),
+            criterion: methodology.criteria.iter().map(|criterion| criterion.weight).collect(),
+        }
+    }
+}
+
+/// Verdicts under some weights.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Weighed {
+    /// Over all categories.
+    pub bounds: Bounds,
+    /// The lower bound over what a program can decide, when claims count nothing.
+    pub measured_lower: Micro,
+    /// In the order of rating.toml.
+    pub categories: Vec<CategoryResult>,
+    /// In the order of criteria.toml.
+    pub gates: Vec<GateResult>,
+    /// The tier.
+    pub estimate: Estimate,
+}
+
+/// Weighs verdicts, which are in the order of `methodology.criteria`.
+pub fn weighed(methodology: &Methodology, verdicts: &[Verdict], weights: &Weights) -> Weighed {
+    let categories = categories_of(methodology, verdicts, weights, false);
+    let measured = categories_of(methodology, verdicts, weights, true);
     let floor = methodology.rules.floor;
     let bounds = across(&categories, floor);
     let measured_lower = across(&measured, floor).lower;
@@ -154,6 +188,13 @@ pub fn rate(methodology: &Methodology, loaded: &Loaded, verdicts: &[Verdict]) ->
         })
         .collect();
     let estimate = estimate(methodology, bounds, measured_lower, &gates);
+    Weighed { bounds, measured_lower, categories, gates, estimate }
+}
+
+/// Rates a run from its verdicts, which are in the order of `methodology.criteria`.
+pub fn rate(methodology: &Methodology, loaded: &Loaded, verdicts: &[Verdict]) -> Rating {
+    let Weighed { bounds, measured_lower, categories, gates, estimate } =
+        weighed(methodology, verdicts, &Weights::of(methodology));
     let synthetic = loaded.entries.values().any(|entry| entry.provenance == Provenance::Synthetic);
     let not_rated = methodology
         .rules
@@ -169,18 +210,27 @@ pub fn rate(methodology: &Methodology, loaded: &Loaded, verdicts: &[Verdict]) ->
     Rating { bounds, measured_lower, categories, gates, estimate, not_rated }
 }
 
-/// With `measured_only`, a verdict that a claim decided counts as unknown.
-fn categories(methodology: &Methodology, verdicts: &[Verdict], measured_only: bool) -> Vec<CategoryResult> {
+/// With `measured_only`, criteria that only a statement can decide are left out, and of the others a verdict that a
+/// claim decided counts as unknown.
+fn categories_of(
+    methodology: &Methodology,
+    verdicts: &[Verdict],
+    weights: &Weights,
+    measured_only: bool,
+) -> Vec<CategoryResult> {
     let weigh = |id: &str| {
         let mut counts = [0; 5];
         let mut rows = Vec::new();
-        for (criterion, verdict) in methodology.criteria.iter().zip(verdicts) {
-            if criterion.category == id {
-                counts[verdict.outcome as usize] += 1;
-                let value = verdict.value.filter(|_| !(measured_only && verdict.declared));
-                if verdict.outcome != Outcome::NotApplicable {
-                    rows.push((criterion.weight, value));
-                }
+        for ((criterion, verdict), weight) in
+            methodology.criteria.iter().zip(verdicts).zip(&weights.criterion)
+        {
+            if criterion.category != id {
+                continue;
+            }
+            counts[verdict.outcome as usize] += 1;
+            let left_out = measured_only && criterion.only_stated();
+            if verdict.outcome != Outcome::NotApplicable && !left_out {
+                rows.push((*weight, verdict.value.filter(|_| !(measured_only && verdict.declared))));
             }
         }
         (inside(&rows), counts)
@@ -189,12 +239,13 @@ fn categories(methodology: &Methodology, verdicts: &[Verdict], measured_only: bo
         .rules
         .category
         .iter()
-        .map(|category| {
+        .zip(&weights.category)
+        .map(|(category, weight)| {
             let (bounds, counts) = weigh(&category.id);
             CategoryResult {
                 id: category.id.clone(),
                 name: category.name.clone(),
-                weight: category.weight,
+                weight: *weight,
                 bounds,
                 counts,
             }

@@ -2,6 +2,7 @@
 //!
 //! The same input gives the same bytes: keys are sorted, shares are fixed point, there is no clock and no hash order.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -10,6 +11,7 @@ use crate::judge::{Evidence, Micro, ONE, Observed, Outcome, Verdict};
 use crate::load::{Loaded, load_with};
 use crate::methodology::{Criterion, Methodology};
 use crate::rating::{Bounds, Rating, rate, tier_name};
+use crate::sensitivity::{self, Sensitivity};
 use crate::{Failure, report, run};
 
 /// The schema of `score.json`.
@@ -44,6 +46,8 @@ pub struct Evaluation {
     pub verdicts: Vec<Verdict>,
     /// The result.
     pub rating: Rating,
+    /// How firm it is.
+    pub sensitivity: Sensitivity,
 }
 
 impl Evaluation {
@@ -59,7 +63,8 @@ impl Evaluation {
             methodology.criteria.iter().map(|criterion| evidence.judge(criterion)).collect()
         };
         let rating = rate(&methodology, &loaded, &verdicts);
-        Ok(Self { methodology, loaded, verdicts, rating })
+        let sensitivity = sensitivity::analyse(&methodology, &verdicts, &rating.estimate);
+        Ok(Self { methodology, loaded, verdicts, rating, sensitivity })
     }
 
     /// Criteria with their verdicts.
@@ -188,6 +193,33 @@ fn observed(loaded: &Loaded, one: &Observed) -> Value {
     })
 }
 
+fn sensitivity_json(evaluation: &Evaluation) -> Value {
+    let Sensitivity { draws, without, lifts, path } = &evaluation.sensitivity;
+    let rules = &evaluation.methodology.rules.sensitivity;
+    let of = |count: u32| share((u64::from(count) * u64::from(ONE) / u64::from(rules.draws)) as Micro);
+    json!({
+        "lift": lifts.iter().map(|lift| json!({
+            "criterion": lift.criterion, "lower": share(lift.lower), "tier": lift.tier,
+        })).collect::<Vec<_>>(),
+        "next_tier": {"held_by": path.held_by, "steps": path.steps, "tier": path.tier},
+        "weights": {
+            "draws": rules.draws,
+            "generator": "splitmix64",
+            "lower": {"p05": share(draws.lower[0]), "p50": share(draws.lower[1]), "p95": share(draws.lower[2])},
+            "seed": rules.seed,
+            "spread": rules.spread,
+            "tiers": draws.tiers.iter().map(|(tier, count)| (tier.clone(), of(*count))).collect::<BTreeMap<_, _>>(),
+        },
+        "without_category": without.iter().map(|one| json!({
+            "category": one.category,
+            "decided_by": one.estimate.decided_by,
+            "lower": share(one.bounds.lower),
+            "score": one.bounds.score.map(share),
+            "tier": one.estimate.tier,
+        })).collect::<Vec<_>>(),
+    })
+}
+
 /// `score.json`, with a newline at its end.
 pub fn to_json(evaluation: &Evaluation) -> String {
     let Evaluation { methodology, loaded, rating, .. } = evaluation;
@@ -302,6 +334,14 @@ pub fn to_json(evaluation: &Evaluation) -> String {
         "result_without_claims": {"lower": share(rating.measured_lower)},
         "run": loaded.run,
         "schema": SCHEMA,
+        "undecided": methodology.undecided.iter().map(|criterion| json!({
+            "category": criterion.category,
+            "class": criterion.class.word(),
+            "id": criterion.id,
+            "reason": criterion.undecided,
+            "text": criterion.text,
+        })).collect::<Vec<_>>(),
+        "sensitivity": sensitivity_json(evaluation),
         "tool": concat!("clustermax ", env!("CARGO_PKG_VERSION")),
     });
     // A Value always serializes.

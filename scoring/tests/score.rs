@@ -4,13 +4,15 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test a failed step is the failure")]
 
+mod common;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use scoring::judge::Evidence;
-use scoring::load::load;
+use scoring::load::load_with;
 use scoring::methodology::Methodology;
 use scoring::rating::{Rating, rate};
 use serde_json::Value;
@@ -33,7 +35,8 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// A copy of the golden run: two nodes of eight H100, with one of each oddity.
+/// A copy of the golden run: two nodes of eight H100, with one of each oddity, and statements on all but two gates
+/// (lif-10 has a record).
 struct Run {
     folder: TempDir,
 }
@@ -42,6 +45,9 @@ impl Run {
     fn golden() -> Self {
         let folder = tempfile::tempdir().unwrap();
         copy(&data("golden"), folder.path());
+        let methodology = Methodology::built_in().unwrap();
+        let evidence = common::evidence(&methodology, &["sec-01", "ava-03", "lif-10"]);
+        fs::write(folder.path().join("evidence.toml"), evidence).unwrap();
         Self { folder }
     }
 
@@ -173,9 +179,17 @@ fn every_value_that_counted_leads_to_its_raw_file() {
     for criterion in run.json()["criteria"].as_array().unwrap() {
         for observed in criterion["observed"].as_array().unwrap() {
             let evidence = &observed["evidence"];
-            let raw = run.read(evidence["file"].as_str().unwrap());
-            let raw: Value = serde_json::from_str(&raw).unwrap();
+            let file = evidence["file"].as_str().unwrap();
+            let raw: Value = if file == "evidence.toml" {
+                toml::from_str(&run.read(file)).unwrap()
+            } else {
+                serde_json::from_str(&run.read(file)).unwrap()
+            };
             let row = raw.pointer(evidence["pointer"].as_str().unwrap()).unwrap();
+            if file == "evidence.toml" {
+                assert_eq!((&row["item"], &row["met"]), (&criterion["id"], &true.into()));
+                continue;
+            }
             let (found, recorded) = (row["value"].as_f64().unwrap(), observed["value"].as_f64().unwrap());
             assert!((found - recorded).abs() < 1e-6, "{observed}");
             seen += 1;
@@ -289,7 +303,7 @@ fn a_run_that_nobody_could_look_at_is_unavailable_and_exit_1() {
 /// Rates a set of records without the program: one folder serves them all.
 fn rating_of(run: &Run, methodology: &Methodology, lines: &[&str]) -> Rating {
     run.write("records.jsonl", &format!("{}\n", lines.join("\n")));
-    let loaded = load(run.path(), methodology).unwrap();
+    let loaded = load_with(run.path(), methodology, None).unwrap();
     let evidence = Evidence::new(&loaded, methodology);
     let verdicts: Vec<_> = methodology.criteria.iter().map(|criterion| evidence.judge(criterion)).collect();
     rate(methodology, &loaded, &verdicts)
@@ -315,7 +329,7 @@ fn losing_any_record_never_raises_the_lower_bound_the_coverage_or_the_tier() {
     }
     let lines: Vec<&str> = text.lines().collect();
     let whole = rating_of(&run, &methodology, &lines);
-    assert_eq!(whole.estimate.tier, "silver", "{:?}", whole.estimate);
+    assert_eq!(whole.estimate.tier, "gold", "{:?}", whole.estimate);
     let unknown_gate = methodology.rules.tier.iter().position(|tier| tier.id == "bronze").unwrap();
     let gates: Vec<&str> = vec![
         "claim",
@@ -347,6 +361,7 @@ fn every_bad_input_is_one_sentence_with_its_exit_code() {
             "empty folder",
             |run| {
                 fs::remove_dir_all(run.path().join("raw")).unwrap();
+                fs::remove_file(run.path().join("evidence.toml")).unwrap();
                 fs::remove_file(run.path().join("records.jsonl")).unwrap();
                 fs::remove_file(run.path().join("run.json")).unwrap();
             },
@@ -459,7 +474,6 @@ fn bad_command_lines_are_exit_2() {
         (vec!["score", dir, "--out", "/proc"], "cannot write /proc/score.json"),
         (vec!["score", dir, "--data", dir], "a methodology folder needs"),
         (vec!["explain", "orc-5"], "there is no criterion \"orc-5\"; did you mean"),
-        (vec!["explain", "sec-02"], "does not decide it"),
         (vec!["criteria", "show", "xyz"], "there is no criterion"),
         (vec!["score"], "required arguments"),
         (vec!["rate"], "unrecognized subcommand"),
@@ -527,7 +541,8 @@ fn the_html_report_stands_alone_and_its_evidence_links_lead_somewhere() {
     // Every measured value is in it.
     let text = run.read("records.jsonl");
     let measured = text.lines().filter(|line| line.contains("\"state\": \"measured\"")).count();
-    assert!(html.contains(&format!("<p>{measured} measured values.")));
+    let stated = run.read("evidence.toml").matches("[[").count();
+    assert!(html.contains(&format!("<p>{} measured values.", measured + stated)));
     // Tags are closed in order.
     let mut open: Vec<String> = Vec::new();
     for part in html.split('<').skip(1) {
@@ -582,14 +597,45 @@ fn explain_shows_rule_value_evidence_and_source() {
 fn criteria_list_show_and_check() {
     let list = stdout(&clustermax(&["criteria", "list"]));
     let methodology = Methodology::built_in().unwrap();
-    assert_eq!(list.lines().count(), methodology.criteria.len());
+    assert_eq!(list.lines().count(), methodology.listed.len());
+    assert_eq!(list.matches("not decided yet").count(), methodology.undecided.len());
     let check = clustermax(&["criteria", "check"]);
     assert_eq!(check.status.code(), Some(0));
-    assert!(stdout(&check).contains("every row is valid"));
-    for criterion in &methodology.criteria {
+    let check = stdout(&check);
+    assert!(
+        check.contains("195 criteria listed, 140 decided (66 by a program, 74 by a statement), 47 not yet, 8 about Kubernetes"),
+        "{check}"
+    );
+    assert!(check.contains("every row is valid"));
+    for criterion in methodology.all() {
         let text = stdout(&clustermax(&["criteria", "show", &criterion.id]));
         assert!(text.contains("source: ") && text.contains(&criterion.date), "{text}");
     }
+}
+
+#[test]
+fn diff_names_what_changed_and_says_when_nothing_did() {
+    let (before, after) = (Run::golden(), Run::golden());
+    let args = |more: &[&str]| {
+        let mut args = vec!["diff", before.path().to_str().unwrap(), after.path().to_str().unwrap()];
+        args.extend(more);
+        clustermax(&args)
+    };
+    let same = args(&[]);
+    assert_eq!(same.status.code(), Some(0), "{}", stderr(&same));
+    assert!(stdout(&same).contains("0 of 140 criteria changed"), "{}", stdout(&same));
+    let line = before.read("records.jsonl");
+    let line = line.lines().find(|line| line.contains("slurm_accounting")).unwrap().to_owned();
+    let text = after.read("records.jsonl");
+    after.write("records.jsonl", &text.replace(&line, &line.replacen("\"value\": 1", "\"value\": 0", 1)));
+    let changed = args(&[]);
+    assert_eq!(changed.status.code(), Some(1));
+    let text = stdout(&changed);
+    assert!(text.contains("1 of 140 criteria changed") && text.contains("mon-04"), "{text}");
+    let json: Value = serde_json::from_str(&stdout(&args(&["--json"]))).unwrap();
+    assert_eq!(json["criteria"][0]["before"]["state"], "pass");
+    assert_eq!(json["criteria"][0]["after"]["state"], "fail");
+    assert!(json["after"]["lower"].as_f64() < json["before"]["lower"].as_f64());
 }
 
 #[test]

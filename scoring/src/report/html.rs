@@ -72,10 +72,12 @@ pub fn render(evaluation: &Evaluation, base: &str) -> String {
     page.rating(&mut out);
     page.categories(&mut out);
     page.gates(&mut out);
+    page.sensitivity(&mut out);
     page.timeline(&mut out);
     page.bandwidth(&mut out);
     page.measured(&mut out);
     page.criteria(&mut out);
+    page.undecided(&mut out);
     page.values(&mut out);
     page.without_value(&mut out);
     out.push_str("</main>\n");
@@ -173,6 +175,7 @@ impl Page<'_> {
         for (id, name, there) in [
             ("categories", "Categories", true),
             ("gates", "Gates", true),
+            ("sensitivity", "How firm", self.evaluation.rating.not_rated.is_empty()),
             ("timeline", "Timeline", has("event")),
             ("bandwidth", "Bus bandwidth", has("busbw")),
             ("measured", "Measured", true),
@@ -308,6 +311,72 @@ impl Page<'_> {
             );
         }
         out.push_str("</tbody>\n</table>\n</div>\n</section>\n");
+    }
+
+    fn sensitivity(&self, out: &mut String) {
+        let rating = &self.evaluation.rating;
+        if !rating.not_rated.is_empty() {
+            return;
+        }
+        let found = &self.evaluation.sensitivity;
+        let rules = &self.evaluation.methodology.rules;
+        section(out, "sensitivity", "How firm it is");
+        for sentence in super::text::sensitivity_sentences(self.evaluation) {
+            let _ = writeln!(out, "<p>{}</p>", escape(&sentence));
+        }
+        out.push_str("<h3>Other weights</h3>\n");
+        scroll(out, "Other weights", false);
+        out.push_str("<table>\n<thead><tr><th scope=\"col\">Tier</th><th scope=\"col\">Draws</th><th scope=\"col\" class=\"num\">Share</th></tr></thead>\n<tbody>\n");
+        let mut tiers: Vec<(&String, &u32)> = found.draws.tiers.iter().collect();
+        tiers.sort_by_key(|(tier, _)| crate::rating::place(&rules.tier, tier));
+        for (tier, count) in tiers {
+            let part = f64::from(*count) / f64::from(rules.sensitivity.draws.max(1));
+            let _ = writeln!(
+                out,
+                "<tr><th scope=\"row\">{}</th><td>{}</td><td class=\"num\">{}</td></tr>",
+                escape(tier_name(&rules.tier, tier)),
+                svg::bounds(0.0, part, None),
+                percent(crate::judge::micro(part))
+            );
+        }
+        out.push_str("</tbody>\n</table>\n</div>\n<h3>Without one category</h3>\n");
+        scroll(out, "Without one category", false);
+        out.push_str("<table>\n<thead><tr><th scope=\"col\">Left out</th><th scope=\"col\">Tier</th><th scope=\"col\" class=\"num\">Lower</th><th scope=\"col\" class=\"num\">Score</th><th scope=\"col\">Decided by</th></tr></thead>\n<tbody>\n");
+        for one in &found.without {
+            let name = rules.category.iter().find(|category| category.id == one.category);
+            let _ = writeln!(
+                out,
+                "<tr><th scope=\"row\">{}</th><td>{}</td><td class=\"num\">{}</td><td class=\"num\">{}</td><td>{}</td></tr>",
+                escape(name.map_or(&one.category, |category| &category.name)),
+                escape(tier_name(&rules.tier, &one.estimate.tier)),
+                percent(one.bounds.lower),
+                one.bounds.score.map_or_else(|| "none".to_owned(), percent),
+                escape(&one.estimate.decided_by.replace('_', " "))
+            );
+        }
+        out.push_str("</tbody>\n</table>\n</div>\n");
+        if !found.lifts.is_empty() {
+            out.push_str("<h3>What would lift it most</h3>\n<p>Each criterion alone, passed in full.</p>\n");
+            scroll(out, "What would lift it most", false);
+            out.push_str("<table>\n<thead><tr><th scope=\"col\">Criterion</th><th scope=\"col\">What it asks</th><th scope=\"col\" class=\"num\">Lower bound</th><th scope=\"col\">Tier</th></tr></thead>\n<tbody>\n");
+            for lift in &found.lifts {
+                let text = self
+                    .evaluation
+                    .methodology
+                    .criterion(&lift.criterion)
+                    .map_or("", |one| one.text.as_str());
+                let _ = writeln!(
+                    out,
+                    "<tr><th scope=\"row\" class=\"id\">{}</th><td class=\"wide\">{}</td><td class=\"num\">{}</td><td>{}</td></tr>",
+                    escape(&lift.criterion),
+                    escape(text),
+                    percent(lift.lower),
+                    escape(tier_name(&rules.tier, &lift.tier))
+                );
+            }
+            out.push_str("</tbody>\n</table>\n</div>\n");
+        }
+        out.push_str("</section>\n");
     }
 
     fn timeline(&self, out: &mut String) {
@@ -522,6 +591,31 @@ impl Page<'_> {
             escape(&one.subject.to_string()),
             self.link(&one.evidence)
         )
+    }
+
+    fn undecided(&self, out: &mut String) {
+        let rows = &self.evaluation.methodology.undecided;
+        if rows.is_empty() {
+            return;
+        }
+        section(out, "undecided", "Not decided yet");
+        let _ = writeln!(
+            out,
+            "<p>{} listed criteria are outside every figure: this methodology does not decide them yet.</p>",
+            rows.len()
+        );
+        scroll(out, "Not decided yet", true);
+        out.push_str("<table>\n<thead><tr><th scope=\"col\">Criterion</th><th scope=\"col\">What it asks</th><th scope=\"col\">Why not yet</th></tr></thead>\n<tbody>\n");
+        for criterion in rows {
+            let _ = writeln!(
+                out,
+                "<tr><th scope=\"row\" class=\"id\">{}</th><td class=\"wide\">{}</td><td class=\"small soft break\">{}</td></tr>",
+                escape(&criterion.id),
+                escape(&criterion.text),
+                escape(criterion.undecided.as_deref().unwrap_or_default())
+            );
+        }
+        out.push_str("</tbody>\n</table>\n</div>\n</section>\n");
     }
 
     fn values(&self, out: &mut String) {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::judge::Outcome;
 use crate::load::number;
-use crate::rating::percent;
+use crate::rating::{percent, place, tier_name};
 use crate::report::{Group, bytes, groups, plain};
 use crate::score::{Evaluation, with_outcome};
 
@@ -16,6 +16,7 @@ pub fn render(evaluation: &Evaluation) -> String {
     head(evaluation, &mut out);
     categories(evaluation, &mut out);
     gates(evaluation, &mut out);
+    sensitivity(evaluation, &mut out);
     measured(evaluation, &mut out);
     criteria(evaluation, &mut out);
     doubts(evaluation, &mut out);
@@ -129,6 +130,83 @@ fn gates(evaluation: &Evaluation, out: &mut String) {
             wrapped(out, &" ".repeat(24), &" ".repeat(24), &plain(&gate.reason));
         }
     }
+}
+
+/// Tiers under other weights; nothing for a run that is not rated.
+fn sensitivity(evaluation: &Evaluation, out: &mut String) {
+    if !evaluation.rating.not_rated.is_empty() {
+        return;
+    }
+    let found = &evaluation.sensitivity;
+    let rules = &evaluation.methodology.rules;
+    let name = |tier: &str| tier_name(&rules.tier, tier).to_owned();
+    title(out, "How firm it is");
+    for part in sensitivity_sentences(evaluation) {
+        wrapped(out, "", "  ", &part);
+    }
+    let other: Vec<String> = found
+        .without
+        .iter()
+        .filter(|one| one.estimate.tier != evaluation.rating.estimate.tier)
+        .map(|one| format!("{} without {}", name(&one.estimate.tier), one.category))
+        .collect();
+    let text = if other.is_empty() {
+        "Leaving any one category out does not change the tier.".to_owned()
+    } else {
+        format!("Leaving one category out changes the tier: {}.", other.join(", "))
+    };
+    wrapped(out, "", "  ", &text);
+    if found.lifts.is_empty() {
+        return;
+    }
+    line(out, "");
+    line(out, "What would lift it most, each passed in full:");
+    for lift in &found.lifts {
+        let text = evaluation.methodology.criterion(&lift.criterion).map_or("", |one| one.text.as_str());
+        wrapped(
+            out,
+            &format!(
+                "  {:<8} lower bound {:>7}, {:<16} ",
+                lift.criterion,
+                percent(lift.lower),
+                name(&lift.tier)
+            ),
+            &" ".repeat(50),
+            text,
+        );
+    }
+}
+
+/// What other weights give and what the next tier needs, one sentence each.
+pub fn sensitivity_sentences(evaluation: &Evaluation) -> Vec<String> {
+    let found = &evaluation.sensitivity;
+    let rules = &evaluation.methodology.rules;
+    let name = |tier: &str| tier_name(&rules.tier, tier).to_owned();
+    let mut tiers: Vec<(&String, &u32)> = found.draws.tiers.iter().collect();
+    tiers.sort_by_key(|(tier, count)| (std::cmp::Reverse(**count), place(&rules.tier, tier)));
+    let tiers: Vec<String> = tiers
+        .iter()
+        .map(|(tier, count)| format!("{} in {}", name(tier), tenths(**count, rules.sensitivity.draws)))
+        .collect();
+    let [low, middle, high] = found.draws.lower.map(percent);
+    let mut out = vec![format!(
+        "With every weight drawn {} times within {} of ours: {}. The lower bound is then {low} to {high} in 90 % of draws, {middle} in the middle.",
+        rules.sensitivity.draws,
+        percent(crate::judge::micro(rules.sensitivity.spread)),
+        tiers.join(", ")
+    )];
+    let path = &found.path;
+    out.push(match (&path.tier, path.steps.len()) {
+        (Some(tier), _) => format!("For {}: {}.", name(tier), path.steps.join(", ")),
+        (None, 0) => "Nothing that this methodology decides would lift it.".to_owned(),
+        (None, _) => format!("No criterion lifts it to the next tier: {} holds it.", path.held_by),
+    });
+    out
+}
+
+/// A share of draws, one decimal.
+fn tenths(count: u32, of: u32) -> String {
+    percent((u64::from(count) * 1_000_000 / u64::from(of.max(1))) as u32)
 }
 
 /// One line a group: the peak with its size where sizes were swept, else lowest, median and highest.
