@@ -16,7 +16,8 @@ fn a_program_fault_drains_nobody_and_the_user_is_told() {
             .stderr(Stdio::piped())
             .spawn()
             .expect("a job on n1");
-        c.wait(20, "job runs", || c.slurm(&["squeue", "-h", "-t", "R", "-w", "n1"]).contains("sleep"));
+        // The step, not the job: what happens while the prolog still runs is none of the program's doing.
+        c.wait(20, "step runs", || c.slurm(&["squeue", "-h", "-s", "-w", "n1"]).contains("sleep"));
         c.sim_ok(&["inject", &format!("xid:{code}"), "--node", "n1", "--gpu", "1"]);
         let output = job.wait_with_output().expect("srun ends");
         let err = String::from_utf8_lossy(&output.stderr);
