@@ -109,23 +109,23 @@ def subcommands(parts: list) -> list:
 def options(parts: list) -> list:
     """Long options of one --help."""
     lists = [items(lines) for heading, lines in parts if heading == "Options"]
-    return sorted({o for entries in lists for term, _ in entries for o in re.findall(r"--[a-z][a-z-]*", term)})
+    return sorted(
+        {o for entries in lists for term, _ in entries for o in re.findall(r"--[a-z][a-z-]*", term)}
+    )
 
 
 def completion(name: str, program: Path) -> str:
     """Completion for bash: subcommands, then their options, else files."""
     _, parts = sections(help_of(program))
     names = subcommands(parts)
-    cases = [
-        f"    {s}) words='{' '.join(options(sections(help_of(program, s))[1]))}' ;;" for s in names
-    ]
+    cases = [f"    {s}) words='{' '.join(options(sections(help_of(program, s))[1]))}' ;;" for s in names]
     function = "_" + name.replace("-", "_")
     return "\n".join(
         [
             f"# bash completion for {name}",
             f"{function}() {{",
             "    local cur=${COMP_WORDS[COMP_CWORD]} word words command=",
-            f"    for word in \"${{COMP_WORDS[@]:1:COMP_CWORD-1}}\"; do case \" {' '.join(names)} \" in"
+            f'    for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do case " {" ".join(names)} " in'
             ' *" $word "*) command=$word; break ;; esac; done',
             "    case $command in",
             *cases,
