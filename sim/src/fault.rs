@@ -4,7 +4,9 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
-use nvidia_ml_sim::model::{ClockEvent, Gpu, GpuFile, GpuModel, Hang, ModelError, RecoveryAction};
+use nvidia_ml_sim::model::{
+    ClockEvent, Gpu, GpuFile, GpuModel, Hang, ModelError, RecoveryAction, ReturnCode,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -12,9 +14,17 @@ use crate::files;
 use crate::kmsg::{self, Record};
 use crate::state::NodeLayout;
 use crate::sysfs::SysfsTree;
+pub use gpu::{FabricHealth, GpuFault};
+
+mod gpu;
 
 /// Name, argument and meaning of every fault, as `inject --list` shows them.
-pub const FAULTS: [(&str, &str, &str); 20] = [
+pub fn all() -> impl Iterator<Item = &'static (&'static str, &'static str, &'static str)> {
+    FAULTS.iter().chain(&gpu::FAULTS)
+}
+
+/// Those of the links, the kernel log and the state that every pass decides by.
+const FAULTS: [(&str, &str, &str); 20] = [
     ("xid79", "", "the GPU falls off the bus: NVML, PCI configuration space and the kernel line together"),
     ("xid", ":CODE", "the kernel line of an Xid alone, such as xid:13, xid:31, xid:154 (1 to 999)"),
     ("gpu-lost", "", "NVML says GPU_IS_LOST and configuration space reads all ones; no kernel line"),
@@ -88,6 +98,8 @@ pub enum Fault {
     KmsgLine(String),
     /// A kernel line as it stands, to the real log.
     KmsgKernel(String),
+    /// What NVML tells of a GPU or its driver.
+    Gpu(GpuFault),
 }
 
 impl FromStr for Fault {
@@ -163,8 +175,10 @@ impl FromStr for Fault {
             "kmsg-line" => Ok(Self::KmsgLine(line()?)),
             "kmsg-kernel" => Ok(Self::KmsgKernel(line()?)),
             _ => {
-                let nearest = FAULTS
-                    .iter()
+                if let Some(fault) = GpuFault::parse(name, argument) {
+                    return fault.map(Self::Gpu);
+                }
+                let nearest = all()
                     .map(|f| f.0)
                     .max_by(|a, b| strsim::jaro_winkler(a, name).total_cmp(&strsim::jaro_winkler(b, name)))
                     .unwrap_or_default();
@@ -238,16 +252,17 @@ impl Target<'_> {
         let count = gpus.gpus.len();
         let index = self.gpu as usize;
         let mut no_gpu = Gpu::default();
-        let needs_gpu = !matches!(
-            fault,
-            Fault::NvmlHang(_)
-                | Fault::NvmlMissing(_)
-                | Fault::IbDown(_)
-                | Fault::IbInit(_)
-                | Fault::IbSlow(_)
-                | Fault::NicDead(_)
-                | Fault::KmsgKernel(_)
-        );
+        let needs_gpu = !matches!(fault, Fault::Gpu(f) if f.is_nodes())
+            && !matches!(
+                fault,
+                Fault::NvmlHang(_)
+                    | Fault::NvmlMissing(_)
+                    | Fault::IbDown(_)
+                    | Fault::IbInit(_)
+                    | Fault::IbSlow(_)
+                    | Fault::NicDead(_)
+                    | Fault::KmsgKernel(_)
+            );
         let gpu = match gpus.gpus.get_mut(index) {
             Some(gpu) => gpu,
             None if needs_gpu => {
@@ -342,6 +357,18 @@ impl Target<'_> {
                 return Ok(Some(line(&self.node.kmsg().display().to_string(), record)));
             }
             Fault::KmsgKernel(text) => kernel_line = Some(text.clone()),
+            Fault::Gpu(fault) => {
+                fault.apply(&mut gpus, index)?;
+                match fault {
+                    // The library was upgraded under the module that is loaded.
+                    GpuFault::Driver(ReturnCode::LibRmVersionMismatch) => {
+                        tree.module_version(Some("565.57.01"))?;
+                    }
+                    GpuFault::Driver(_) => tree.module_version(None)?,
+                    GpuFault::MemUnrepairable => tree.module_version(Some(&gpus.driver_version))?,
+                    _ => {}
+                }
+            }
         }
         save(&gpus, &self.node.gpus())?;
         kernel_line.map(|text| Ok(line(kmsg::KMSG, write_kernel(&text)?))).transpose()
@@ -494,11 +521,12 @@ mod tests {
 
     #[test]
     fn every_listed_fault_parses() {
-        for (name, argument, _) in FAULTS {
-            let text = match argument {
+        for (name, argument, _) in all() {
+            let text = match *argument {
+                ":PID" => format!("{name}:42"),
                 ":CODE" => format!("{name}:13"),
                 ":TEXT" | ":FUNCTION" => format!("{name}:something"),
-                _ => name.to_owned(),
+                _ => (*name).to_owned(),
             };
             assert!(text.parse::<Fault>().is_ok(), "{text}");
         }

@@ -211,7 +211,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         }
         Action::Inject { fault, node, gpu, list } => {
             let (Some(fault), Some(node), false) = (fault, node, list) else {
-                for (name, argument, text) in sim::fault::FAULTS {
+                for (name, argument, text) in sim::fault::all() {
                     out!("{:<28} {text}", format!("{name}{argument}"));
                 }
                 return Ok(ExitCode::SUCCESS);

@@ -163,6 +163,7 @@ struct Paths {
     kmsg: PathBuf,
     kmsg_files: Vec<PathBuf>,
     nvml: PathBuf,
+    cuda: PathBuf,
     run_dir: PathBuf,
     state_dir: PathBuf,
     drain: PathBuf,
@@ -189,7 +190,18 @@ struct Profile<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pcie_width: Option<u32>,
     memory_total_kib: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gpu: Option<GpuProfile>,
     ib_port: Vec<IbPort>,
+}
+
+#[derive(Serialize)]
+struct GpuProfile {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nvlink_mbps: Option<u32>,
+    ecc: bool,
+    mig: bool,
+    compute_mode: &'static str,
 }
 
 #[derive(Serialize)]
@@ -219,6 +231,8 @@ fn clustermax_toml(
             kmsg: PathBuf::from(crate::kmsg::KMSG),
             kmsg_files: vec![node.kmsg()],
             nvml: node.nvml(),
+            // There is none: the machine's own would show the machine's own GPUs.
+            cuda: node.dir.join("libcuda.so.1"),
             run_dir: node.run(),
             state_dir: node.state(),
             drain: drain.to_owned(),
@@ -237,6 +251,12 @@ fn clustermax_toml(
             nvlinks_per_gpu: gpu.and_then(|g| g.nvlink.as_ref()).map(|n| n.links),
             pcie_width: gpu.map(|g| g.pcie.max_width),
             memory_total_kib,
+            gpu: gpu.map(|g| GpuProfile {
+                nvlink_mbps: g.nvlink.as_ref().map(|n| n.speed),
+                ecc: true,
+                mig: false,
+                compute_mode: "default",
+            }),
             ib_port: (0..state.options.ib_ports)
                 .map(|i| IbPort { device: format!("mlx5_{i}"), port: 1, rate_gbps: rate })
                 .collect(),

@@ -334,6 +334,21 @@ impl SysfsTree {
         }
     }
 
+    /// Version of the loaded kernel module; none: it is not loaded.
+    ///
+    /// # Errors
+    /// When the file cannot be written or removed.
+    pub fn module_version(&self, version: Option<&str>) -> Result<()> {
+        let path = self.root.join("module/nvidia/version");
+        match version {
+            Some(version) => Self::write(&path, version),
+            None => match fs::remove_file(&path) {
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e).context("remove", &path),
+                _ => Ok(()),
+            },
+        }
+    }
+
     /// A link trained at fewer lanes.
     ///
     /// # Errors
