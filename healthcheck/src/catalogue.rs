@@ -253,7 +253,7 @@ pub const CATALOGUE: &[CheckInfo] = &[
         id: "gpu.nvlink_errors",
         tokens: &["nverrors"],
         reads: "NVML NVLink recovery and CRC counters over time, effective bit error rate (NVLink 5)",
-        rule: "warn: a recovery a minute, 100 CRC errors a second or a bit error rate above 1e-12; fail: so over ten minutes and in 3 reads in a row",
+        rule: "warn: a recovery a minute, 100 CRC errors a second or a bit error rate above 1e-12; fail: errors so in every part of the last ten minutes, in 3 reads in a row; one burst never",
         source: "DCGM NVLink health thresholds",
         reads_needed: 3,
         modes: SLOW,

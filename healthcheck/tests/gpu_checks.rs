@@ -417,14 +417,14 @@ fn nvlink_errors_warn_by_rate_and_fail_when_they_last() {
     let mut node = Node::new("");
     let mut facts = healthy();
     node.look(&facts);
-    // One recovery, seen by several quick passes, is a warning for a minute and never a drain.
+    // One burst, seen by several quick passes, is a warning for a minute and never a drain.
     let bump = |facts: &mut Facts, n| {
         if let Reading::Value(e) = &mut d(facts).nvlink_errors {
             e.recovery += n;
             e.links = vec![4];
         }
     };
-    bump(&mut facts, 1);
+    bump(&mut facts, 1000);
     for _ in 0..6 {
         let found = node.after(&facts, 5.0).findings;
         is(&found[0], "gpu.nvlink_errors", "nverrors", Status::Warn, Action::Repair);
@@ -442,20 +442,28 @@ fn nvlink_errors_warn_by_rate_and_fail_when_they_last() {
 }
 
 #[test]
-fn nvlink_bit_error_rate_fails_after_three_reads() {
+fn an_nvlink_bit_error_rate_fails_while_errors_are_added() {
     let mut facts = healthy();
-    let set = |facts: &mut Facts, rate| {
-        d(facts).nvlink_errors =
-            Reading::Value(NvlinkErrors { worst_ber: Some((2, rate)), ..NvlinkErrors::default() });
-    };
-    set(&mut facts, 3e-7);
     let mut node = Node::new("");
-    for wanted in [Status::Warn, Status::Warn, Status::Fail] {
-        let found = node.look(&facts).findings;
-        assert_eq!((found[0].check.as_str(), found[0].status), ("gpu.nvlink_errors", wanted));
-    }
-    set(&mut facts, 1.5e-254);
+    let set = |facts: &mut Facts, rate, crc| {
+        let errors = NvlinkErrors { worst_ber: Some((2, rate)), crc, ..NvlinkErrors::default() };
+        d(facts).nvlink_errors = Reading::Value(errors);
+    };
+    set(&mut facts, 1.5e-254, 0);
     assert_eq!(node.look(&facts).findings, []);
+    let mut last = Vec::new();
+    for n in 1..40 {
+        set(&mut facts, 3e-7, n * 50);
+        last = node.look(&facts).findings;
+        assert!(n > 30 || last[0].status == Status::Warn, "not before ten minutes");
+    }
+    is(&last[0], "gpu.nvlink_errors", "nverrors", Status::Fail, Action::Repair);
+    assert_eq!(last[0].text, "NVLink errors: bit error rate 3e-7 on link 2");
+    // The burst is over; what is left of it in the rate only warns.
+    for _ in 0..40 {
+        last = node.look(&facts).findings;
+    }
+    assert_eq!(last[0].status, Status::Warn);
 }
 
 fn fabric(state: u32, status: u32, mask: u32) -> Reading<Fabric> {

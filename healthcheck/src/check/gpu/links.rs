@@ -2,7 +2,7 @@
 
 use super::{Seen, each, gpus, judged, rate};
 use crate::check::{Context, Sink};
-use crate::facts::{Fabric, NvlinkErrors, Reading};
+use crate::facts::{Fabric, Reading};
 use crate::verdict::{Action, Fault, Status};
 
 /// A fabric may still register this long after boot, in seconds.
@@ -67,10 +67,23 @@ fn speed(c: &Context<'_>, sink: &mut Sink<'_>, seen: &Seen<'_>) -> Reading<()> {
 
 fn errors(c: &Context<'_>, sink: &mut Sink<'_>, seen: &Seen<'_>) -> Reading<()> {
     judged(&seen.details.nvlink_errors, |now| {
-        let over = |window| too_many(c, seen, now, window);
-        let Some(what) = over(60.0) else { return };
-        // One burst stays in a window of a minute for several quick passes: a fault keeps on for ten.
-        let lasting = over(600.0).is_some();
+        let recoveries = rate(c, seen, "nvlink_recovery", 60.0).unwrap_or(0.0) * 60.0;
+        let crc = rate(c, seen, "nvlink_crc", 60.0).unwrap_or(0.0);
+        let (what, lasting) = match now.worst_ber {
+            _ if recoveries >= RECOVERIES_PER_MINUTE => (
+                format!("{recoveries:.0} recoveries a minute"),
+                lasts(c, seen, "nvlink_recovery", RECOVERIES_PER_MINUTE / 60.0),
+            ),
+            _ if crc >= CRC_PER_SECOND => {
+                (format!("{crc:.0} CRC errors a second"), lasts(c, seen, "nvlink_crc", CRC_PER_SECOND))
+            }
+            // The rate is of all time: an old burst stays in it. It lasts while errors are added.
+            Some((link, rate)) if rate > BIT_ERROR_RATE => (
+                format!("bit error rate {rate:.0e} on link {link}"),
+                lasts(c, seen, "nvlink_crc", f64::MIN_POSITIVE),
+            ),
+            _ => return,
+        };
         let status = if lasting { Status::Fail } else { Status::Warn };
         let mut f = seen.finding(sink, "gpu.nvlink_errors", "nverrors", status);
         f.action = Action::Repair;
@@ -85,17 +98,17 @@ fn errors(c: &Context<'_>, sink: &mut Sink<'_>, seen: &Seen<'_>) -> Reading<()> 
     })
 }
 
-fn too_many(c: &Context<'_>, seen: &Seen<'_>, now: &NvlinkErrors, window: f64) -> Option<String> {
-    let recoveries = rate(c, seen, "nvlink_recovery", window).unwrap_or(0.0) * 60.0;
-    let crc = rate(c, seen, "nvlink_crc", window).unwrap_or(0.0);
-    match now.worst_ber {
-        _ if recoveries >= RECOVERIES_PER_MINUTE => Some(format!("{recoveries:.0} recoveries a minute")),
-        _ if crc >= CRC_PER_SECOND => Some(format!("{crc:.0} CRC errors a second")),
-        Some((link, rate)) if rate > BIT_ERROR_RATE => {
-            Some(format!("bit error rate {rate:.0e} on link {link}"))
-        }
-        _ => None,
-    }
+/// The counter rose by as much a second in the last minute, in the four minutes before, and in the five before those:
+/// one burst, which many quick passes see, does not last.
+fn lasts(c: &Context<'_>, seen: &Seen<'_>, name: &str, per_second: f64) -> bool {
+    let key = format!("gpu/{}/{name}", seen.pci.unwrap_or_default());
+    #[allow(clippy::cast_precision_loss, reason = "a rate needs no more than 53 bits")]
+    let rise = |window: f64| c.counters.rise(&key, window).unwrap_or(0) as f64;
+    let (minute, five, ten) = (rise(60.0), rise(300.0), rise(600.0));
+    c.counters.watched(&key, 600.0) >= 600.0
+        && minute >= per_second * 60.0
+        && five - minute >= per_second * 240.0
+        && ten - five >= per_second * 300.0
 }
 
 fn fabric(c: &Context<'_>, sink: &mut Sink<'_>, seen: &Seen<'_>) -> Reading<()> {
