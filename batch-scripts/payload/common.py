@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import socket
+import statistics
 import struct
 import sys
 import time
@@ -55,6 +56,67 @@ def import_torch(threads):
 
     torch.set_num_threads(threads)
     return torch
+
+
+class Stopwatch:
+    """Times equal work: wall clock, and CPU time of this thread, which neighbours on a machine do not change.
+
+    CLUSTERMAX_SLOW_RANK=RANK:PERCENT makes one rank do that much more work, to see that it is found. Only
+    simulated clusters take it; the document says it (`slowed`), and records of such a run are synthetic.
+    """
+
+    def __init__(self, torch, args):
+        self._cuda = torch.cuda if args.device == "cuda" else None
+        self.slowed = None
+        self._share = 0.0
+        setting = os.environ.get("CLUSTERMAX_SLOW_RANK", "")
+        if not setting:
+            return
+        try:
+            rank, percent = (int(word) for word in setting.split(":"))
+        except ValueError:
+            text = f"CLUSTERMAX_SLOW_RANK={setting}: give RANK:PERCENT, two whole numbers"
+            raise SystemExit(text) from None
+        if not 0 <= rank < args.ranks or not 1 <= percent <= 1000:
+            raise SystemExit(
+                f"CLUSTERMAX_SLOW_RANK={setting}: the rank must be below {args.ranks}, "
+                "the percentage 1 to 1000"
+            )
+        if self._cuda or not _simulated():
+            raise SystemExit("CLUSTERMAX_SLOW_RANK works on a cluster of clustermax-sim only; unset it")
+        self.slowed = {"rank": rank, "percent": percent}
+        if rank == args.rank:
+            self._share = percent / 100
+
+    def time(self, work):
+        """Runs work; returns its result, wall seconds and CPU seconds."""
+        if self._cuda:
+            self._cuda.synchronize()
+        wall, cpu = time.perf_counter(), time.thread_time()
+        result = work()
+        if self._cuda:
+            self._cuda.synchronize()
+        if self._share:
+            end = cpu + (time.thread_time() - cpu) * (1 + self._share)
+            while time.thread_time() < end:
+                pass
+        return result, time.perf_counter() - wall, time.thread_time() - cpu
+
+
+def _simulated():
+    """True on a cluster of clustermax-sim: its slurm.conf says so in the first line."""
+    try:
+        with open(os.environ.get("SLURM_CONF", "/etc/slurm/slurm.conf"), encoding="utf-8") as conf:
+            return conf.readline().startswith("# Written by clustermax-sim")
+    except OSError:
+        return False
+
+
+def windows(samples, count):
+    """Medians of COUNT equal runs of consecutive samples (fewer samples: of each)."""
+    count = min(count, len(samples))
+    edges = [len(samples) * i // count for i in range(count + 1)] if count else []
+    return [statistics.median(samples[a:b]) for a, b in zip(edges, edges[1:])]
 
 
 def header(torch, args, backend=None):
@@ -132,7 +194,7 @@ def _reachable(host, port, timeout):
 
 
 def _open_store(dist, *where, **options):
-    """A TCPStore, also where torch asks for libuv by default (from 2.4) but was built without it (Debian's)."""
+    """A TCPStore, also where torch (2.4 and later) wants libuv but was built without it, as Debian's is."""
     try:
         return dist.TCPStore(*where, **options)
     except RuntimeError as error:
@@ -217,7 +279,10 @@ def leave(main):
     try:
         code = main()
     except SystemExit as stop:
-        code = stop.code if isinstance(stop.code, int) else 1
+        code = stop.code if isinstance(stop.code, int) else 0
+        if isinstance(stop.code, str):
+            print(stop.code, file=sys.stderr)
+            code = 2
     except BaseException:  # whatever it is, the process must end here
         traceback.print_exc()
         code = 1

@@ -8,6 +8,9 @@ import time
 
 import common
 
+# Windows of time in which ranks are compared.
+WINDOWS = 10
+
 
 def main():
     p = common.parser(__doc__)
@@ -21,7 +24,9 @@ def main():
         device = f"cuda:{torch.cuda.current_device()}"
         torch.backends.cuda.matmul.allow_tf32 = False
     document = common.header(torch, args)
+    watch = common.Stopwatch(torch, args)
     document.update(payload="gemm", rank=args.rank, local_rank=args.local_rank, rows=[], missing=[])
+    document["slowed"] = watch.slowed
     if args.device == "cuda":
         dtypes = ["bfloat16", "float32"]
     else:
@@ -41,16 +46,12 @@ def main():
         first = a @ b
         out = torch.empty_like(first)
         torch.matmul(a, b, out=out)
-        seconds, differing = [], 0
+        seconds, cpu_seconds, differing = [], [], 0
         end = time.monotonic() + args.seconds / len(dtypes)
-        while len(seconds) < 5 or (time.monotonic() < end and len(seconds) < 10000):
-            if args.device == "cuda":
-                torch.cuda.synchronize()
-            begin = time.perf_counter()
-            torch.matmul(a, b, out=out)
-            if args.device == "cuda":
-                torch.cuda.synchronize()
-            seconds.append(time.perf_counter() - begin)
+        while len(seconds) < 2 * (WINDOWS + 1) or (time.monotonic() < end and len(seconds) < 10000):
+            _, wall, cpu = watch.time(lambda: torch.matmul(a, b, out=out))
+            seconds.append(wall)
+            cpu_seconds.append(cpu)
             differing += int(not torch.equal(out, first))
         ordered = sorted(seconds)
         flop = 2.0 * n * n * n
@@ -63,6 +64,9 @@ def main():
                 "finite": bool(torch.isfinite(first).all()),
                 "best_flops": flop / ordered[0],
                 "median_flops": flop / ordered[len(ordered) // 2],
+                # Equal work on every rank, to compare them; the first window is warm-up.
+                "window_seconds": common.windows(seconds, WINDOWS + 1)[1:],
+                "window_cpu_seconds": common.windows(cpu_seconds, WINDOWS + 1)[1:],
             }
         )
     document.update(complete=True, ended=common.now())

@@ -76,26 +76,31 @@ def main():
         loss=[],
     )
     path = args.out / "train.json"
-    step_seconds, forward_seconds = [], []
+    watch = common.Stopwatch(torch, args)
+    document["slowed"] = watch.slowed
+    step_seconds, forward_seconds, forward_cpu_seconds = [], [], []
+
+    def forward(x, y):
+        with torch.autocast("cuda", dtype=torch.bfloat16) if cuda else contextlib.nullcontext():
+            logits = ddp(x)
+            return torch.nn.functional.cross_entropy(logits.float().view(-1, vocabulary), y.reshape(-1))
+
     for step in range(args.steps):
         x, y = batch_of(torch, batch, length, step, args.rank)
         x, y = x.to(device), y.to(device)
         if cuda:
             torch.cuda.synchronize()
         begin = time.perf_counter()
-        with torch.autocast("cuda", dtype=torch.bfloat16) if cuda else contextlib.nullcontext():
-            logits = ddp(x)
-            loss = torch.nn.functional.cross_entropy(logits.float().view(-1, vocabulary), y.reshape(-1))
-        if cuda:
-            torch.cuda.synchronize()
-        forward = time.perf_counter() - begin
+        # No rank waits for another in the forward pass: what it takes is the rank's own.
+        loss, wall, cpu = watch.time(lambda: forward(x, y))
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
         if cuda:
             torch.cuda.synchronize()
         step_seconds.append(time.perf_counter() - begin)
-        forward_seconds.append(forward)
+        forward_seconds.append(wall)
+        forward_cpu_seconds.append(cpu)
         mean = loss.detach().double().reshape(1)
         dist.all_reduce(mean)
         document["loss"].append(float(mean) / args.ranks)
@@ -107,6 +112,7 @@ def main():
             "node": common.node_name(),
             "step_seconds": step_seconds,
             "forward_seconds": forward_seconds,
+            "forward_cpu_seconds": forward_cpu_seconds,
         },
     )
     document.update(per_rank=rows, nodes=len({r["node"] for r in rows}))

@@ -22,6 +22,7 @@ pub mod report;
 pub mod run;
 pub mod score;
 pub mod sensitivity;
+pub mod straggler;
 
 use std::fmt::{self, Display};
 

@@ -19,6 +19,7 @@ mod facts;
 mod fio;
 mod lifecycle;
 pub mod nccl;
+mod ranks;
 mod torch;
 
 /// Schema of `stages/STAGE.json`.
@@ -122,6 +123,9 @@ pub struct Marker {
     pub reason: Option<String>,
     /// Records it gave.
     pub records: usize,
+    /// How many of each metric: one that is absent from records.jsonl later is an error of the scorer.
+    #[serde(default)]
+    pub metrics: BTreeMap<String, usize>,
 }
 
 impl Marker {
@@ -271,6 +275,7 @@ fn stage(args: &Args) -> Result<u8, Failure> {
         // A new state comes with its own reason or none.
         reason: if args.state.is_some() { args.reason.clone() } else { old.and_then(|old| old.reason) },
         records: 0,
+        metrics: BTreeMap::new(),
     };
     let raw = Raw::open(folder, marker)?;
     let records = match stage {
@@ -284,7 +289,11 @@ fn stage(args: &Args) -> Result<u8, Failure> {
     };
     let records = distinct(records);
     record::replace_stage(&raw.folder.records(), stage, &records)?;
-    let marker = Marker { records: records.len(), ..raw.marker };
+    let mut metrics: BTreeMap<String, usize> = BTreeMap::new();
+    for record in &records {
+        *metrics.entry(record.metric.clone()).or_default() += 1;
+    }
+    let marker = Marker { records: records.len(), metrics, ..raw.marker };
     let file = raw.folder.stage(stage);
     if let Some(parent) = file.parent() {
         std::fs::create_dir_all(parent).map_err(|error| {

@@ -348,3 +348,49 @@ fn audits_of_nodes_are_compared() {
     assert_eq!(find(&records, "kptr_restrict", &[("node", "n2")]).state, State::Unavailable);
     assert_eq!(find(&records, "slurm_gres_gpu", &[]).state, State::Unknown);
 }
+
+/// One file a rank, each on a node of its own, with these relative times.
+fn ranks(times: &[f64], slowed: &str) -> Vec<Record> {
+    let files: Vec<(String, String)> = times
+        .iter()
+        .enumerate()
+        .map(|(rank, time)| {
+            // The wall clock of every rank jumps about; only a simulated run may leave it aside.
+            let windows: Vec<String> = (0..10).map(|w| format!("{}", time * (1.0 + 0.002 * f64::from(w % 3)))).collect();
+            let windows = windows.join(",");
+            let document = format!(
+                r#"{{"torch":"2.6","device":"cpu","ranks":8,"started":"2026-11-30T20:00:01Z","complete":true,{slowed}
+"node":"n{}","rank":{rank},"local_rank":0,"missing":[],"rows":[{{"dtype":"float32","n":512,"repeats":100,"differing_repeats":0,
+"finite":true,"best_flops":1e9,"median_flops":1e9,"window_seconds":[{windows}],"window_cpu_seconds":[]}}]}}"#,
+                rank + 1
+            );
+            (format!("rank-{rank}.json"), document)
+        })
+        .collect();
+    let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
+    collected("gemm", StageState::Done, &files).1
+}
+
+#[test]
+fn a_rank_that_is_20_percent_slower_is_named_and_natural_spread_is_not() {
+    let spread = [0.99, 1.0, 1.01, 0.985, 1.02, 1.0, 1.015, 0.97];
+    let calm = ranks(&spread, "");
+    assert_eq!(find(&calm, "stragglers", &[]).value, Some(0.0));
+    assert!(!calm.iter().any(|record| record.metric == "straggler"), "nobody is named");
+
+    let mut slow = spread;
+    slow[5] *= 1.2;
+    let records = ranks(&slow, r#""slowed":{"rank":5,"percent":20},"#);
+    let all = find(&records, "stragglers", &[("signal", "gemm fp32"), ("clock", "wall")]);
+    assert_eq!((all.value, all.provenance), (Some(1.0), Provenance::Synthetic));
+    assert!(all.detail.as_deref().unwrap().contains("rank 5 on n6"), "{all:?}");
+    let one = find(&records, "straggler", &[("node", "n6"), ("rank", "5"), ("kind", "persistent")]);
+    assert!((one.value.unwrap() - 20.0).abs() < 3.0, "{one:?}");
+    assert!(one.detail.as_deref().unwrap().contains("on purpose"), "{one:?}");
+}
+
+#[test]
+fn three_ranks_cannot_be_compared() {
+    let records = ranks(&[1.0, 1.0, 2.0], "");
+    assert_eq!(find(&records, "stragglers", &[]).state, State::Unavailable);
+}

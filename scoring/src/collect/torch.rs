@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
+use super::ranks::{self, Member, Slowed};
 use super::{Draft, Raw, RawFile, nccl};
 use crate::record::{Record, Scalar, State};
+use crate::straggler;
 
 /// Facts at the head of each payload document.
 #[derive(Debug, Deserialize)]
@@ -15,6 +17,9 @@ struct Head {
     ranks: i64,
     started: String,
     complete: bool,
+    /// A rank was made slower on purpose, to see that it is found.
+    #[serde(default)]
+    slowed: Option<Slowed>,
 }
 
 impl Head {
@@ -296,8 +301,13 @@ fn refuse(out: &nccl::Output, collective: &str, ranks: i64, code: &str) -> Optio
         }
     }
     let nodes = u64::try_from(out.hosts.len()).unwrap_or(0);
-    let why =
-        crate::read::collectives::implausible(out, collective, u64::try_from(ranks).unwrap_or(0), nodes, None)?;
+    let why = crate::read::collectives::implausible(
+        out,
+        collective,
+        u64::try_from(ranks).unwrap_or(0),
+        nodes,
+        None,
+    )?;
     Some(format!("{collective}_perf: {why}"))
 }
 
@@ -321,6 +331,10 @@ struct GemmRow {
     finite: bool,
     best_flops: f64,
     median_flops: f64,
+    #[serde(default)]
+    window_seconds: Vec<f64>,
+    #[serde(default)]
+    window_cpu_seconds: Vec<f64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -403,6 +417,26 @@ pub fn gemm(raw: &Raw) -> Vec<Record> {
             records.push(finish(draft.param("dtype", dtype(&missing.dtype))));
         }
     }
+    // Ranks are compared at the same shape and type only.
+    let mut shapes: BTreeMap<(&str, i64), Vec<Member>> = BTreeMap::new();
+    for (index, document) in &read {
+        for (position, row) in document.rows.iter().enumerate() {
+            shapes.entry((dtype(&row.dtype), row.n)).or_default().push(Member {
+                rank: document.rank,
+                node: &document.node,
+                gpu: (document.head.device == "cuda")
+                    .then(|| u32::try_from(document.local_rank).ok())
+                    .flatten(),
+                wall: row.window_seconds.clone(),
+                cpu: row.window_cpu_seconds.clone(),
+                evidence: raw.files[*index].at(format!("/rows/{position}/window_seconds")),
+            });
+        }
+    }
+    let slowed = read.iter().find_map(|(_, document)| document.head.slowed);
+    for ((dtype, _), members) in &shapes {
+        records.extend(ranks::compare(raw, &format!("gemm {dtype}"), members, slowed));
+    }
     // Every node of the run should have one.
     for node in raw.folder.run.nodes.iter().filter(|node| !measured_nodes.contains(*node)) {
         records.push(raw.absent("gemm", "TFLOP/s").on(node).done());
@@ -435,6 +469,10 @@ struct TrainRank {
     rank: i64,
     node: String,
     step_seconds: Vec<f64>,
+    #[serde(default)]
+    forward_seconds: Vec<f64>,
+    #[serde(default)]
+    forward_cpu_seconds: Vec<f64>,
 }
 
 /// Stage `train`.
@@ -510,6 +548,23 @@ pub fn train(raw: &Raw) -> Vec<Record> {
             records.push(finish(draft.param("stat", stat).param("rank", rank.rank).on(&rank.node)));
         }
     }
+    let settled = |samples: &[f64]| {
+        straggler::windows(samples.get(document.warmup..).unwrap_or_default(), straggler::RULE.windows)
+    };
+    let members: Vec<Member> = document
+        .per_rank
+        .iter()
+        .enumerate()
+        .map(|(position, rank)| Member {
+            rank: rank.rank,
+            node: &rank.node,
+            gpu: None,
+            wall: settled(&rank.forward_seconds),
+            cpu: settled(&rank.forward_cpu_seconds),
+            evidence: file.at(format!("/per_rank/{position}/forward_seconds")),
+        })
+        .collect();
+    records.extend(ranks::compare(raw, "train forward", &members, document.head.slowed));
     records
 }
 
