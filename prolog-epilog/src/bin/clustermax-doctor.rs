@@ -1,12 +1,18 @@
 //! `clustermax-doctor`: is this node's installation fit for the Slurm that will run it? Exit code 0: nothing fails,
 //! 1: something does, 2: bad command line.
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
 use healthcheck::config::{DEFAULT_CONFIG, is_node_name, node_name};
 use prolog_epilog::doctor::{Diagnosis, Options, Status, diagnose};
+
+/// Prints a line; a reader that went away (`clustermax-doctor | head`) changes nothing of the answer.
+macro_rules! out {
+    ($($text:tt)*) => {{ let _ = writeln!(std::io::stdout(), $($text)*); }};
+}
 
 #[derive(Parser)]
 #[command(version, about = "Looks at the installation as Slurm will meet it; loads and changes nothing")]
@@ -42,7 +48,7 @@ fn main() -> ExitCode {
     });
     if args.json {
         match serde_json::to_string_pretty(&diagnosis) {
-            Ok(text) => println!("{text}"),
+            Ok(text) => out!("{text}"),
             Err(e) => eprintln!("clustermax-doctor: the answer cannot be printed: {e}"),
         }
     } else {
@@ -53,14 +59,14 @@ fn main() -> ExitCode {
 
 fn print(diagnosis: &Diagnosis) {
     for item in &diagnosis.checks {
-        println!("{} {}: {}", item.status, item.check, item.text);
+        out!("{} {}: {}", item.status, item.check, item.text);
         if !item.why.is_empty() {
-            println!("     why:  {}", item.why);
+            out!("     why:  {}", item.why);
         }
         for (at, line) in item.mend.lines().enumerate() {
-            println!("     {} {line}", if at == 0 { "mend:" } else { "     " });
+            out!("     {} {line}", if at == 0 { "mend:" } else { "     " });
         }
     }
     let count = |status| diagnosis.checks.iter().filter(|i| i.status == status).count();
-    println!("{} fail, {} warn, {} pass", count(Status::Fail), count(Status::Warn), count(Status::Pass));
+    out!("{} fail, {} warn, {} pass", count(Status::Fail), count(Status::Warn), count(Status::Pass));
 }
