@@ -150,26 +150,38 @@ fn the_health_check_program_needs_nothing_but_the_nodes_name() {
 #[test]
 fn dcgmi_warns_and_never_drains() {
     let dir = tempfile::tempdir().expect("folder");
-    let check = harness::project().join("healthcheck/site/check_dcgmi");
-    let path = |with: Option<&str>| {
+    let d = dir.path().display();
+    let config = dir.path().join("clustermax.toml");
+    let text = format!(
+        "enforcement = \"enforce\"\n[paths]\nrun_dir = \"{d}/run\"\nstate_dir = \"{d}/state\"\ndcgmi = \"{d}/dcgmi\"\n[deadlines]\nsource = 3000\n"
+    );
+    std::fs::write(&config, text).expect("config");
+    let check = |mode: &str, with: Option<&str>| {
         let fake = dir.path().join("dcgmi");
-        match with {
-            Some(script) => {
-                std::fs::write(&fake, format!("#!/bin/sh\n{script}\n")).expect("dcgmi");
-                std::fs::set_permissions(&fake, std::fs::Permissions::from_mode(0o755)).expect("mode");
-            }
-            None => drop(std::fs::remove_file(&fake)),
+        let _ = std::fs::remove_file(&fake);
+        if let Some(script) = with {
+            std::fs::write(&fake, format!("#!/bin/sh\n{script}\n")).expect("dcgmi");
+            std::fs::set_permissions(&fake, std::fs::Permissions::from_mode(0o755)).expect("mode");
         }
-        run(Command::new(&check).env_clear().env("PATH", format!("{}:/usr/bin:/bin", dir.path().display())))
+        let mut health = Command::new(program("clustermax-healthcheck"));
+        let said = run(health.args(["run", "--json", "--mode", mode, "--config"]).arg(&config));
+        let verdict: serde_json::Value = serde_json::from_str(&said.out).expect("a verdict");
+        assert_eq!(verdict["drain"], false, "{}", said.out);
+        let checks = verdict["checks"].as_array().expect("checks").clone();
+        let own = checks.iter().find(|c| c["check"] == "gpu.dcgm").cloned().unwrap_or_default();
+        (own["status"].as_str().unwrap_or("none").to_string(), own["detail"].to_string())
     };
-    let answer = |health: &str| {
-        format!(
-            "cat <<'J'\n{{\n \"body\" : \n {{\n  \"Overall Health\" : \n  {{\n   \"value\" : \"{health}\"\n  }}\n }}\n}}\nJ"
-        )
+    let sample = |name: &str| {
+        let path = harness::project().join("healthcheck/tests/data/dcgmi").join(name);
+        format!("cat '{}'", path.display())
     };
-    assert_eq!(path(None).code, 0, "not installed");
-    assert_eq!(path(Some(&answer("Healthy"))).code, 0);
-    assert_eq!(path(Some(&answer("Failure"))).code, 1);
-    assert_eq!(path(Some("echo rubbish")).code, 3);
-    assert_eq!(path(Some("echo no host engine; exit 255")).code, 3);
+    let failure = sample("health-failure.json");
+    assert_eq!(check("deep", None).0, "unsupported");
+    assert_eq!(check("deep", Some(&sample("health-healthy.json"))).0, "pass");
+    let (status, detail) = check("periodic", Some(&failure));
+    assert!(status == "warn" && detail.contains("GPU 1"), "{status} {detail}");
+    assert_eq!(check("deep", Some("echo no host engine; exit 255")).0, "unknown");
+    assert_eq!(check("deep", Some("sleep 60")).0, "unknown", "it missed its deadline");
+    // Never in a hook: it would be asked before every job.
+    assert_eq!(check("prolog", Some(&failure)).0, "none");
 }

@@ -500,6 +500,16 @@ pub const CATALOGUE: &[CheckInfo] = &[
         action: "repair",
     },
     CheckInfo {
+        id: "gpu.dcgm",
+        tokens: &["dcgm"],
+        reads: "dcgmi health -g 0 -c, where paths.dcgmi is installed",
+        rule: "warn: not Healthy; never a failure, and Healthy takes nothing from the other checks",
+        source: "NVIDIA/DCGM issue 263: it called a GPU healthy that needed a reset",
+        reads_needed: 1,
+        modes: SLOW,
+        action: "none",
+    },
+    CheckInfo {
         id: "node.self",
         tokens: &["self"],
         reads: "this suite's own state folder and the kernel log's sequence numbers",

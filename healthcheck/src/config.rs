@@ -140,6 +140,8 @@ pub struct Paths {
     pub cuda: PathBuf,
     /// `nvidia-imex-ctl`.
     pub imex_ctl: PathBuf,
+    /// `dcgmi`; asked where it is there.
+    pub dcgmi: PathBuf,
     /// World-readable run-time folder.
     pub run_dir: PathBuf,
     /// Root's state folder.
@@ -159,6 +161,7 @@ impl Default for Paths {
             nvml: "libnvidia-ml.so.1".into(),
             cuda: "libcuda.so.1".into(),
             imex_ctl: "/usr/bin/nvidia-imex-ctl".into(),
+            dcgmi: "/usr/bin/dcgmi".into(),
             run_dir: "/run/clustermax".into(),
             state_dir: "/var/lib/clustermax".into(),
             drain: "/usr/libexec/clustermax/clustermax-drain".into(),
@@ -441,6 +444,7 @@ impl Config {
         for command in &config.command {
             check_trusted(&command.path, false)?;
         }
+        check_trusted(&config.paths.dcgmi, false)?;
         if config.profile.gpu.imex {
             check_trusted(&config.paths.imex_ctl, false)?;
         }
@@ -550,6 +554,7 @@ impl Config {
             &mut p.nvml,
             &mut p.cuda,
             &mut p.imex_ctl,
+            &mut p.dcgmi,
             &mut p.run_dir,
             &mut p.state_dir,
             &mut p.drain,

@@ -76,6 +76,9 @@ pub struct Facts {
     pub memory_total_kib: Reading<u64>,
     /// Site commands by name.
     pub commands: BTreeMap<String, Reading<CommandResult>>,
+    /// DCGM's health watches; none where dcgmi is not installed.
+    #[serde(default)]
+    pub dcgm: Option<Reading<Dcgm>>,
     /// GPU software of the node.
     #[serde(default)]
     pub gpu_node: GpuNode,
@@ -245,6 +248,28 @@ pub struct Space {
     pub blocks_percent: f64,
     /// Percent of inodes used, where their number is fixed.
     pub inodes_percent: Option<f64>,
+}
+
+/// What DCGM's health watches say.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Dcgm {
+    /// `Healthy`, `Warning` or `Failure`.
+    pub overall: String,
+    /// What is not healthy.
+    pub incidents: Vec<DcgmIncident>,
+}
+
+/// One incident.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct DcgmIncident {
+    /// `GPU 1`, by DCGM's own numbers.
+    pub entity: String,
+    /// `NVLINK system`; empty when not told.
+    pub system: String,
+    /// `Warning` or `Failure`.
+    pub health: String,
+    /// DCGM's words.
+    pub text: String,
 }
 
 /// Outcome of a site command.

@@ -13,8 +13,8 @@ use std::path::Path;
 use healthcheck::check::{self, Findings};
 use healthcheck::config::Config;
 use healthcheck::facts::{
-    CommandResult, Facts, IbPort, JobHere, KernelFacts, Mount, NvmlFacts, NvmlGpu, PciFacts, PciGpu, Reading,
-    SeenEvent, Space,
+    CommandResult, Dcgm, DcgmIncident, Facts, IbPort, JobHere, KernelFacts, Mount, NvmlFacts, NvmlGpu,
+    PciFacts, PciGpu, Reading, SeenEvent, Space,
 };
 use healthcheck::kmsg::parse_record;
 use healthcheck::mode::Mode;
@@ -591,4 +591,35 @@ fn switched_off_and_observed_checks() {
     let found = check::run(&facts, &observe, &history(), Mode::Periodic, 0.0).findings;
     assert_eq!((found.len(), found[0].status, found[0].drains()), (1, Status::Fail, false));
     assert_eq!(check::run(&facts, &off, &history(), Mode::Periodic, 0.0).findings, []);
+}
+
+#[test]
+fn dcgm_only_warns() {
+    let incident = DcgmIncident {
+        entity: "GPU 1".into(),
+        system: "NVLINK system".into(),
+        health: "Failure".into(),
+        text: "link 3 is down".into(),
+    };
+    let dcgm = |overall: &str, incidents: Vec<DcgmIncident>| {
+        Some(Reading::Value(Dcgm { overall: overall.into(), incidents }))
+    };
+    for (reading, status, findings) in [
+        (None, Status::Unsupported, 0),
+        (dcgm("Healthy", vec![]), Status::Pass, 0),
+        (dcgm("Failure", vec![incident.clone(), incident]), Status::Warn, 2),
+        (dcgm("Warning", vec![]), Status::Warn, 1),
+        (Some(Reading::Unknown("no host engine".into())), Status::Unknown, 1),
+        (Some(Reading::Hung("no answer in time".into())), Status::Unknown, 1),
+    ] {
+        let facts = Facts { dcgm: reading.clone(), ..healthy() };
+        let out = check::run(&facts, &config(), &State::default(), Mode::Periodic, 0.0);
+        let own = out.checks.iter().find(|c| c.check == "gpu.dcgm").unwrap();
+        assert_eq!(own.status, status, "{reading:?}");
+        let own: Vec<_> = out.findings.iter().filter(|f| f.check == "gpu.dcgm").collect();
+        assert_eq!(own.len(), findings, "{reading:?}");
+        assert!(own.iter().all(|f| !f.drains() && f.action == Action::None));
+        let hook = check::run(&facts, &config(), &State::default(), Mode::Prolog, 0.0);
+        assert!(hook.checks.iter().all(|c| c.check != "gpu.dcgm"), "never in a hook");
+    }
 }

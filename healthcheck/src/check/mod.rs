@@ -1,5 +1,6 @@
 //! Checks: pure functions from facts to findings. No I/O: a test is a struct literal.
 
+mod dcgm;
 mod fs;
 mod gpu;
 mod host;
@@ -128,6 +129,7 @@ pub fn run(facts: &Facts, config: &Config, history: &State, mode: Mode, now: f64
     ib::run(&context, &mut sink);
     fs::run(&context, &mut sink);
     host::run(&context, &mut sink);
+    dcgm::run(&context, &mut sink);
     site::run(&context, &mut sink);
     let Sink { raws, checks, .. } = sink;
     let (mut findings, mut strikes) = debounce(raws, &history.strikes, now);

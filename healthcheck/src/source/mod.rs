@@ -6,6 +6,7 @@
 pub mod child;
 mod command;
 mod cuda;
+mod dcgmi;
 mod gpu_node;
 mod infiniband;
 mod mounts;
@@ -52,6 +53,7 @@ pub fn child_main() -> Option<ExitCode> {
     match name.to_str() {
         Some("nvml") => nvml::child(root, args.next().is_none_or(|a| a != BRIEF)),
         Some("cuda") => cuda::child(root),
+        Some("dcgmi") => dcgmi::child(root),
         Some("nvml-resident") => nvml::resident(root),
         Some("infiniband") => infiniband::child(root),
         Some("pci") => pci::child(root),
@@ -140,6 +142,10 @@ pub fn read_with(
         probes.push(child::start("imex", &mut question, limit, outstanding.as_deref()));
         asked.push("imex");
     }
+    if slow && config.paths.dcgmi.exists() {
+        probes.push(own("dcgmi", &config.paths.dcgmi, "dcgmi"));
+        asked.push("dcgmi");
+    }
     // A context on a GPU in use would take memory from its job, or be refused.
     if mode == Mode::Deep && jobs::list(&config.paths.run_dir).is_empty() {
         let limit = CUDA_LIMIT.min(config.deadlines.sources(mode));
@@ -179,6 +185,7 @@ pub fn read_with(
     for (what, outcome) in asked.into_iter().zip(answers) {
         match what {
             "fabricmanager" => facts.gpu_node.fabric_manager = Some(gpu_node::unit_state(outcome)),
+            "dcgmi" => facts.dcgm = Some(from_json(outcome)),
             "imex" => facts.gpu_node.imex = Some(gpu_node::imex_state(outcome)),
             _ => facts.gpu_node.usable = Some(cuda::parse(outcome)),
         }
