@@ -7,6 +7,7 @@ use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
+use crate::collect::{Marker, STAGE_SCHEMA};
 use crate::evidence::{self, Statements};
 use crate::methodology::{Ceiling, Methodology, hex};
 use crate::record::{self, Evidence, Provenance, Reader, Record, Scalar, State, Subject};
@@ -108,6 +109,33 @@ pub enum Error {
     /// Nothing was recorded.
     #[error("{0} holds no record; run the suite's stages (and `clustermax collect`) first")]
     NoRecords(String),
+    /// A manifest of a stage that cannot be used.
+    #[error("{path}: {what}; run `clustermax collect {stage}` again, which rewrites it")]
+    Manifest {
+        /// The file.
+        path: String,
+        /// What is wrong.
+        what: String,
+        /// Stage.
+        stage: String,
+    },
+    /// Records that a stage's manifest names are not there.
+    #[error(
+        "{path} names {named} records of {metric}, records.jsonl has {found}: somebody or something removed them; \
+         run `clustermax collect {stage}` again, which reads them from the raw output"
+    )]
+    Absent {
+        /// The manifest.
+        path: String,
+        /// Stage.
+        stage: String,
+        /// Metric.
+        metric: String,
+        /// Records that the stage gave.
+        named: usize,
+        /// Records that are there.
+        found: usize,
+    },
     /// `evidence.toml`
     #[error(transparent)]
     Evidence(#[from] evidence::Error),
@@ -180,6 +208,7 @@ pub fn load(path: &Path, methodology: &Methodology) -> Result<Loaded, Error> {
     if loaded.entries.is_empty() {
         return Err(Error::NoRecords(shown));
     }
+    manifests(path, &loaded)?;
     loaded.digest = hex(&sum);
     // The order of first appearance must not show in the output.
     let order: Vec<usize> = files.into_values().collect();
@@ -196,6 +225,49 @@ pub fn load(path: &Path, methodology: &Methodology) -> Result<Loaded, Error> {
     verify(path, &mut loaded);
     apply_ceilings(&mut loaded, methodology);
     Ok(loaded)
+}
+
+/// Every record that a stage's manifest (`stages/STAGE.json`) names must be there: a rating cannot be lifted by
+/// removing what speaks against it.
+fn manifests(path: &Path, loaded: &Loaded) -> Result<(), Error> {
+    let folder = path.join("stages");
+    let names = match fs::read_dir(&folder) {
+        Ok(entries) => entries
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .filter_map(|name| name.strip_suffix(".json").map(str::to_owned))
+            .filter(|name| !name.starts_with('.'))
+            .collect::<BTreeSet<String>>(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(source) => return Err(run::Error::Io { action: "read", path: folder, source }.into()),
+    };
+    let mut found: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for key in loaded.entries.keys() {
+        *found.entry((&key.stage, &key.metric)).or_default() += 1;
+    }
+    for stage in names {
+        let file = folder.join(format!("{stage}.json"));
+        let bad =
+            |what: String| Error::Manifest { path: file.display().to_string(), what, stage: stage.clone() };
+        let text = fs::read_to_string(&file).map_err(|error| bad(format!("it cannot be read: {error}")))?;
+        let marker: Marker =
+            serde_json::from_str(&text).map_err(|error| bad(format!("not a manifest: {error}")))?;
+        if marker.schema != STAGE_SCHEMA {
+            return Err(bad(format!("schema is {:?}, this release reads {STAGE_SCHEMA:?}", marker.schema)));
+        }
+        if marker.run != loaded.run.run {
+            return Err(bad(format!(
+                "it belongs to run {:?}, run.json says {:?}",
+                marker.run, loaded.run.run
+            )));
+        }
+        for (metric, named) in marker.metrics {
+            let found = found.get(&(stage.as_str(), metric.as_str())).copied().unwrap_or(0);
+            if found < named {
+                return Err(Error::Absent { path: file.display().to_string(), stage, metric, named, found });
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Reads a results folder with its evidence: `file`, else `evidence.toml` in the folder when it is there.
