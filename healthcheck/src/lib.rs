@@ -11,6 +11,7 @@
 
 pub mod catalogue;
 pub mod check;
+pub mod compare;
 pub mod config;
 pub mod drain;
 pub mod explain;

@@ -11,7 +11,7 @@ use healthcheck::catalogue::CATALOGUE;
 use healthcheck::config::{Config, DEFAULT_CONFIG, nearest, node_name};
 use healthcheck::mode::Mode;
 use healthcheck::verdict::Status;
-use healthcheck::{explain, learn, nhc, pass, source, status, table, watch};
+use healthcheck::{compare, explain, learn, nhc, pass, source, status, table, watch};
 
 /// How long before its deadline a pass that hangs in this process is ended.
 const EARLY: std::time::Duration = std::time::Duration::from_millis(200);
@@ -68,7 +68,12 @@ enum Command {
         json: bool,
     },
     /// Learn this node's profile and print it as configuration.
-    Learn,
+    Learn {
+        /// Say instead what differs from this profile: one of /usr/share/clustermax/profiles, or what another node
+        /// taught. Exit code 1: something that it asks for is not so here.
+        #[arg(long, value_name = "PROFILE")]
+        compare: Option<PathBuf>,
+    },
     /// Check the configuration file.
     Validate,
     /// Turn an nhc.conf of LBNL's Node Health Check into configuration, and list what has no counterpart. Exit code 1:
@@ -167,9 +172,12 @@ fn run(args: Args) -> Result<ExitCode, (u8, String)> {
         Command::Explain { check, json, .. } => explain_check(&check.unwrap_or_default(), json),
         Command::Status { all, json } => show_status(&config()?, all, json),
         Command::ImportNhc { file } => import_nhc(&file, &node),
-        Command::Learn => {
+        Command::Learn { compare: profile } => {
             let config = config()?;
             let facts = source::read(&config, Mode::Deep);
+            if let Some(file) = profile {
+                return compare_with(&file, &facts);
+            }
             print(&learn::render(&config.node, &facts, &pass::timestamp()).map_err(|e| (3, e))?);
             Ok(ExitCode::SUCCESS)
         }
@@ -232,6 +240,16 @@ fn import_nhc(file: &Path, node: &str) -> Result<ExitCode, (u8, String)> {
         imported.left.len()
     );
     Ok(if imported.left.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn compare_with(file: &Path, facts: &healthcheck::facts::Facts) -> Result<ExitCode, (u8, String)> {
+    let text =
+        std::fs::read_to_string(file).map_err(|e| (2, format!("{} cannot be read: {e}", file.display())))?;
+    let asked = Config::parse(&text, file).map_err(|e| (2, e.to_string()))?.profile;
+    let differences = compare::compare(&learn::profile(facts), &asked);
+    print(&compare::render(&differences, &file.display().to_string()));
+    let differs = differences.iter().any(|d| d.asked.is_some());
+    Ok(if differs { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 fn describe(c: &healthcheck::catalogue::CheckInfo) -> serde_json::Value {
