@@ -5,5 +5,7 @@ install -d -m 700 /var/lib/clustermax
 install -d -m 755 /run/clustermax
 if [ -d /run/systemd/system ]; then
     systemctl daemon-reload || true
+    # Only where it runs: the new version takes over what the old one watched.
+    systemctl try-restart clustermax-watch.service || true
 fi
 exit 0
