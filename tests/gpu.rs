@@ -115,3 +115,69 @@ fn processes_that_no_job_owns_are_told_and_jobs_are_left_alone() {
     stray.wait().unwrap();
     assert_eq!(seen, ["gpu.leftover strayproc g1 warn none"]);
 }
+
+/// A libcuda with two devices at the addresses of this node's GPUs 0 and 1; it remembers what was copied to it, spoils
+/// it on device 1 with SPOIL, and refuses a context there with REFUSE.
+const LIBCUDA: &str = r#"
+#include <string.h>
+#include <stdlib.h>
+static int current;
+int cuInit(unsigned flags) { (void)flags; return 0; }
+int cuDeviceGetCount(int *n) { *n = 2; return 0; }
+int cuDeviceGet(int *d, int n) { *d = n; return 0; }
+int cuDeviceGetPCIBusId(char *text, int size, int d) {
+    strncpy(text, d ? PCI1 : PCI0, size); return 0;
+}
+int cuCtxCreate_v2(void **c, unsigned flags, int d) {
+    (void)flags; current = d; *c = &current;
+#ifdef REFUSE
+    if (d == 1) return 214;
+#endif
+    return 0;
+}
+int cuCtxDestroy_v2(void *c) { (void)c; return 0; }
+int cuMemAlloc_v2(unsigned long long *m, size_t n) { *m = (unsigned long long)malloc(n); return *m ? 0 : 2; }
+int cuMemFree_v2(unsigned long long m) { free((void *)m); return 0; }
+int cuMemcpyHtoD_v2(unsigned long long m, const void *from, size_t n) { memcpy((void *)m, from, n); return 0; }
+int cuMemcpyDtoH_v2(void *to, unsigned long long m, size_t n) {
+    memcpy(to, (void *)m, n);
+#ifdef SPOIL
+    if (current == 1) ((char *)to)[n / 2] ^= 1;
+#endif
+    return 0;
+}
+"#;
+
+#[test]
+fn cuda_is_tried_on_every_gpu_where_it_is_installed() {
+    let cluster = Cluster::up(&["--nodes", "1", "--gpus", "2", "--health-interval", "3600"]);
+    let facts = run(&mut cluster.on_node("n1", "clustermax-healthcheck", &["facts"]));
+    let facts: Value = serde_json::from_str(&facts.out).unwrap();
+    assert_eq!(facts["gpu_node"]["usable"], "unsupported", "no libcuda");
+    // CUDA writes hexadecimal digits in capitals, as NVML does.
+    let pci: Vec<String> = facts["nvml"]["value"]["gpus"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|g| g["pci"]["value"].as_str().unwrap().to_uppercase())
+        .collect();
+    let source = cluster.scratch().join("cuda.c");
+    std::fs::write(&source, LIBCUDA).unwrap();
+    for (flag, wanted) in [
+        ("WORKS", vec![]),
+        ("REFUSE", vec!["gpu.usable cuda g1 fail reset_gpu"]),
+        ("SPOIL", vec!["gpu.usable cuda g1 fail reset_gpu"]),
+    ] {
+        let library = cluster.node_dir("n1").join("libcuda.so.1");
+        let mut cc = Command::new("cc");
+        cc.args(["-shared", "-fPIC", "-D", flag])
+            .args([format!("-DPCI0=\"{}\"", pci[0]), format!("-DPCI1=\"{}\"", pci[1])])
+            .arg("-o")
+            .args([&library, &source]);
+        let said = run(&mut cc);
+        assert_eq!(said.code, 0, "cc: {}", said.err);
+        let verdict = pass(&cluster, "deep");
+        assert_eq!(findings(&verdict), wanted, "{flag}: {verdict}");
+    }
+    assert_eq!(findings(&pass(&cluster, "periodic")), Vec::<String>::new(), "never outside of deep passes");
+}
