@@ -15,6 +15,7 @@ pub mod explain;
 pub mod judge;
 pub mod load;
 pub mod methodology;
+pub mod rank;
 pub mod rating;
 pub mod read;
 pub mod record;

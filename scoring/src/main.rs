@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use scoring::{audit, collect, diff, evidence, explain, read, report, score};
+use scoring::{audit, collect, diff, evidence, explain, rank, read, report, score};
 
 /// GPU-cluster measurements and evidence to a rating
 #[derive(Debug, Parser)]
@@ -30,6 +30,8 @@ enum Command {
     /// What changed between two runs
     #[command(after_help = "Exit code: 0 nothing changed, 1 something did, 2 bad input.")]
     Diff(diff::Args),
+    /// Rank scored runs under one methodology: table, JSON, one HTML file
+    Rank(rank::Args),
     /// Make or check an evidence.toml: attestations, prices, terms, SLA, partnerships, capacity, support
     Evidence(evidence::Args),
     /// Show one criterion: its rule and, for a results folder, its values and evidence
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
         Command::Score(args) => score::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Diff(args) => diff::run(&args),
+        Command::Rank(args) => rank::run(&args),
         Command::Evidence(args) => evidence::run(&args),
         Command::Explain(args) => explain::explain(&args),
         Command::Criteria(args) => explain::criteria(&args),

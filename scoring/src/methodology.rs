@@ -504,6 +504,30 @@ pub struct SensitivityRules {
     pub reason: String,
 }
 
+/// When and how runs are compared with each other.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RelativeRules {
+    /// Fewer peers give no relative tier.
+    pub peers: usize,
+    /// Lower bounds of the same tier that differ by no more share a rank.
+    pub tie: f64,
+    /// Why these.
+    pub reason: String,
+    /// Best first.
+    pub tiers: Vec<RelativeTier>,
+}
+
+/// A relative tier: the best share of the peers.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RelativeTier {
+    /// Tier id.
+    pub id: String,
+    /// Up to this share of the peers, counted from the best.
+    pub top: f64,
+}
+
 /// `rating.toml`
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -520,6 +544,8 @@ pub struct Rules {
     pub not_rated: Vec<NotRated>,
     /// How other weights are tried.
     pub sensitivity: SensitivityRules,
+    /// How runs are ranked.
+    pub relative: RelativeRules,
     /// Where rules come from.
     pub sources: BTreeMap<String, Source>,
     /// Categories, in the order of reports.
@@ -659,6 +685,21 @@ impl Methodology {
             problems.push(format!("rating.toml: floor {} is not between 0 and 1", rules.floor));
         }
         let sensitivity = &rules.sensitivity;
+        let relative = &rules.relative;
+        let rising = relative.tiers.windows(2).all(|pair| pair[0].top < pair[1].top);
+        let known = relative.tiers.iter().all(|one| rules.tier.iter().any(|tier| tier.id == one.id));
+        if relative.peers < 2
+            || !(0.0..1.0).contains(&relative.tie)
+            || relative.reason.is_empty()
+            || !rising
+            || !known
+            || relative.tiers.last().is_none_or(|last| last.top != 1.0)
+        {
+            problems.push(
+                "rating.toml: relative needs 2 peers at least, a tie in [0, 1), a reason, and known tiers whose shares rise to 1"
+                    .to_owned(),
+            );
+        }
         let sound = (1..=100_000).contains(&sensitivity.draws)
             && sensitivity.spread > 0.0
             && sensitivity.spread < 1.0
@@ -1231,6 +1272,8 @@ mod tests {
             ("criteria.toml", "text = \"An", "colour = 1\ntext = \"An", "unknown field `colour`"),
             ("rating.toml", "weight = 12", "weight = 13", "add up to 101"),
             ("rating.toml", "cut = 0.80", "cut = 0.95", "does not lie below"),
+            ("rating.toml", "peers = 5", "peers = 1", "relative needs 2 peers"),
+            ("rating.toml", "top = 0.12", "top = 0.02", "shares rise to 1"),
             ("rating.toml", "draws = 1000", "draws = 0", "1 to 100000 draws"),
             ("rating.toml", "spread = 0.25", "spread = 1.5", "a spread between 0 and 1"),
             ("rating.toml", "floor = 0.05", "floor = 0.0", "floor 0"),

@@ -13,7 +13,7 @@ use crate::report::svg::{self, Labels, Level, Series};
 use crate::report::{bytes, groups};
 use crate::score::Evaluation;
 
-const STYLE: &str = include_str!("style.css");
+pub(crate) const STYLE: &str = include_str!("style.css");
 
 /// Rows of the table of all values; more are in records.jsonl only.
 const ROWS: usize = 20_000;

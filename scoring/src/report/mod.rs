@@ -1,7 +1,7 @@
 //! `clustermax report`: text and HTML from the same evaluation.
 
 pub mod html;
-mod svg;
+pub(crate) mod svg;
 pub mod text;
 
 use std::collections::BTreeMap;

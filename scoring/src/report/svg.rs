@@ -187,6 +187,82 @@ pub fn bounds(lower: f64, upper: f64, score: Option<f64>) -> String {
     out
 }
 
+/// One row of [`ranges`], shares in [0, 1].
+pub struct Range {
+    /// At its left.
+    pub name: String,
+    /// Bar from here.
+    pub lower: f64,
+    /// To here.
+    pub upper: f64,
+    /// Mark.
+    pub score: Option<f64>,
+}
+
+/// A bar a row from lower to upper, with named lines at some shares.
+pub fn ranges(labels: &Labels<'_>, rows: &[Range], lines: &[(f64, String)]) -> String {
+    const NAME: f64 = 240.0;
+    const WIDTH: f64 = 480.0;
+    let height = 64.0 + 26.0 * rows.len() as f64;
+    let mut out = open(labels, 760.0, height, "plot");
+    let px = |share: f64| NAME + share.clamp(0.0, 1.0) * WIDTH;
+    for (at, (share, name)) in lines.iter().enumerate() {
+        // Two rows of names, since cut-offs lie close together.
+        let y = if at % 2 == 0 { 14.0 } else { 30.0 };
+        let _ = write!(
+            out,
+            "<line class=\"ref\" x1=\"{0:.1}\" x2=\"{0:.1}\" y1=\"34.0\" y2=\"{1:.1}\"/>\
+             <text class=\"tick\" x=\"{0:.1}\" y=\"{y:.1}\" text-anchor=\"middle\">{2}</text>",
+            px(*share),
+            height - 22.0,
+            escape(name)
+        );
+    }
+    for (row, one) in rows.iter().enumerate() {
+        let y = 44.0 + 26.0 * row as f64;
+        let _ = write!(
+            out,
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\
+             <rect class=\"back\" x=\"{NAME:.1}\" y=\"{y:.1}\" width=\"{WIDTH:.1}\" height=\"10\" rx=\"5\"/>\
+             <rect class=\"range\" x=\"{:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"10\" rx=\"5\"/>",
+            NAME - 10.0,
+            y + 10.0,
+            escape(&shortened(&one.name, 34)),
+            px(one.lower),
+            (px(one.upper) - px(one.lower)).max(1.0)
+        );
+        if let Some(score) = one.score {
+            let _ = write!(
+                out,
+                "<rect class=\"mark\" x=\"{:.1}\" y=\"{:.1}\" width=\"4\" height=\"16\" rx=\"2\"/>",
+                px(score) - 2.0,
+                y - 3.0
+            );
+        }
+    }
+    for share in [0.0, 0.25, 0.5, 0.75, 1.0] {
+        let _ = write!(
+            out,
+            "<text class=\"tick\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{} %</text>",
+            px(share),
+            height - 6.0,
+            number(share * 100.0)
+        );
+    }
+    out.push_str("</svg>");
+    out
+}
+
+/// At most `most` letters, the last one an ellipsis when some are left out.
+fn shortened(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
+        return text.to_owned();
+    }
+    let mut out: String = text.chars().take(most.saturating_sub(1)).collect();
+    out.push('\u{2026}');
+    out
+}
+
 /// Values as ticks on a line from 0 to the largest. The table beside it has the numbers.
 pub fn strip(values: &[f64]) -> String {
     let most = values.iter().copied().fold(0.0_f64, f64::max);
