@@ -18,8 +18,7 @@ mod slurm;
 mod system;
 
 pub use gpu::simulated;
-use system::Host;
-pub(crate) use system::now;
+pub(crate) use system::{Host, Ran, now, run_for};
 
 /// Schema of the document that this release writes and reads.
 pub const SCHEMA: &str = "clustermax-audit/1";

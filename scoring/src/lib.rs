@@ -12,6 +12,7 @@ pub mod collect;
 pub mod diff;
 pub mod evidence;
 pub mod explain;
+pub mod inject;
 pub mod judge;
 pub mod load;
 pub mod methodology;

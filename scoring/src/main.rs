@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use scoring::{audit, collect, diff, evidence, explain, rank, read, report, score};
+use scoring::{audit, collect, diff, evidence, explain, inject, rank, read, report, score};
 
 /// GPU-cluster measurements and evidence to a rating
 #[derive(Debug, Parser)]
@@ -18,8 +18,16 @@ enum Command {
     /// Turn raw stage output into records
     Collect(collect::Args),
     /// Read the output of a benchmark or diagnostic program from anywhere; print records or a table
-    #[command(after_help = "Exit code: 0 all files were read, 2 a file cannot be read or is in no known format.")]
+    #[command(
+        after_help = "Exit code: 0 all files were read, 2 a file cannot be read or is in no known format."
+    )]
     Read(read::Args),
+    /// Make one node fail on purpose, and time what the cluster does about it; a dry run without --confirm
+    #[command(
+        after_help = "Exit code: 0 drained (dry run: all preconditions hold), 1 not drained in time or a false alarm (dry run: a \
+                          precondition fails), 2 bad input or refused, 3 Slurm or the node does not answer."
+    )]
+    Inject(inject::Args),
     /// Look at the cluster and its nodes, write records
     Audit(audit::Args),
     /// Score a results folder: score.json, report.txt, report.html
@@ -44,6 +52,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Collect(args) => collect::run(&args),
         Command::Read(args) => read::run(&args),
+        Command::Inject(args) => inject::run(&args),
         Command::Audit(args) => audit::run(&args),
         Command::Score(args) => score::run(&args),
         Command::Report(args) => report::run(&args),

@@ -1,0 +1,157 @@
+//! What Slurm says about one node.
+
+use super::ANSWER;
+use crate::Failure;
+use crate::audit::run_for;
+
+/// One line of `scontrol -o show node`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    /// NodeName.
+    pub name: String,
+    /// State with its flags, `IDLE+DRAIN`.
+    pub state: String,
+    /// Reason without the `[user@time]` behind it; empty when there is none.
+    pub reason: String,
+    /// NodeHostName.
+    pub host: String,
+}
+
+/// Flags and states of a node that takes no jobs, or is about to.
+const OUT: [&str; 12] = [
+    "DRAIN",
+    "DRAINED",
+    "DRAINING",
+    "DOWN",
+    "FAIL",
+    "FAILING",
+    "ERROR",
+    "MAINT",
+    "NOT_RESPONDING",
+    "FUTURE",
+    "UNKNOWN",
+    "PLANNED_DOWN",
+];
+
+impl Node {
+    /// Asks the controller.
+    ///
+    /// # Errors
+    /// No scontrol, no answer (3), no such node (2).
+    pub fn read(name: &str) -> Result<Self, Failure> {
+        let plain = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+        if !plain || name.starts_with('-') {
+            return Err(Failure::input(format!("--node {name:?} is no NodeName; give one node")));
+        }
+        let ran = run_for("scontrol", &["-o", "show", "node", name], ANSWER)
+            .map_err(|why| Failure::missing(format!("{why}; run it where Slurm's commands work")))?;
+        if ran.out.contains("not found")
+            || ran.err.contains("not found")
+            || ran.err.contains("nvalid node name")
+        {
+            return Err(Failure::input(format!("Slurm knows no node {name}; `sinfo -N` lists them")));
+        }
+        if !ran.ok() {
+            return Err(Failure::missing(format!("scontrol show node {name}: {}", ran.complaint())));
+        }
+        Self::parse(&ran.out).ok_or_else(|| {
+            Failure::missing(format!("scontrol show node {name} printed no State; is Slurm well?"))
+        })
+    }
+
+    /// Reads one line.
+    #[must_use]
+    pub fn parse(line: &str) -> Option<Self> {
+        let field = |key: &str| {
+            let at =
+                if line.starts_with(&format!("{key}=")) { 0 } else { line.find(&format!(" {key}="))? + 1 };
+            line[at + key.len() + 1..].split_whitespace().next().map(str::to_owned)
+        };
+        // A reason may hold anything; Slurm ends it with [user@time].
+        let reason = line.find(" Reason=").map_or("", |at| line[at + 8..].trim_end());
+        let reason = reason.rfind(" [").map_or(reason, |at| &reason[..at]);
+        Some(Self {
+            name: field("NodeName")?,
+            state: field("State")?,
+            reason: reason.to_owned(),
+            host: field("NodeHostName").unwrap_or_default(),
+        })
+    }
+
+    fn words(&self) -> impl Iterator<Item = &str> {
+        self.state.split(['+', '*', '~', '#', '!', '%', '$', '@', '^', '-']).filter(|word| !word.is_empty())
+    }
+
+    /// Takes jobs: none of the states and flags that say otherwise, and it answers.
+    #[must_use]
+    pub fn in_service(&self) -> bool {
+        let base = self
+            .words()
+            .next()
+            .is_some_and(|word| matches!(word, "IDLE" | "MIXED" | "ALLOCATED" | "COMPLETING"));
+        base && !self.state.contains(['*', '~', '#', '!', '%', '$', '@', '^'])
+            && !self
+                .words()
+                .any(|word| OUT.contains(&word) || word.starts_with("POWER") || word.starts_with("REBOOT"))
+    }
+
+    /// Drained, failed or down: new jobs are kept away.
+    #[must_use]
+    pub fn out_of_service(&self) -> bool {
+        self.words().any(|word| {
+            matches!(word, "DRAIN" | "DRAINED" | "DRAINING" | "DOWN" | "FAIL" | "FAILING" | "ERROR")
+        })
+    }
+
+    /// The node is the machine that this runs on.
+    #[must_use]
+    pub fn is_this_machine(&self) -> bool {
+        let own = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let short = |name: &str| name.trim().split('.').next().unwrap_or_default().to_owned();
+        !short(&own).is_empty() && short(&own) == short(&self.host)
+    }
+}
+
+/// Jobs on the node, `ID (USER)`.
+///
+/// # Errors
+/// When Slurm does not answer.
+pub fn jobs(node: &str) -> Result<Vec<String>, Failure> {
+    let ran = run_for("squeue", &["-h", "-w", node, "-o", "%i (%u)"], ANSWER)
+        .map_err(|why| Failure::missing(format!("{why}; run it where Slurm's commands work")))?;
+    if !ran.ok() {
+        return Err(Failure::missing(format!("squeue -w {node}: {}", ran.complaint())));
+    }
+    Ok(ran.out.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect())
+}
+
+/// Returns a node to service.
+///
+/// # Errors
+/// When Slurm refuses.
+pub fn resume(node: &str) -> Result<(), Failure> {
+    let name = format!("nodename={node}");
+    let ran = run_for("scontrol", &["update", &name, "state=resume"], ANSWER).map_err(Failure::missing)?;
+    if ran.ok() {
+        return Ok(());
+    }
+    Err(Failure::missing(format!(
+        "{node} could not be returned to service: {}; do it by hand: scontrol update {name} state=resume",
+        ran.complaint()
+    )))
+}
+
+/// HealthCheckInterval in seconds; none when it is off or cannot be told.
+#[must_use]
+pub fn health_check_interval() -> Option<u64> {
+    let ran = run_for("scontrol", &["show", "config"], ANSWER).ok().filter(crate::audit::Ran::ok)?;
+    let value = |key: &str| {
+        ran.out
+            .lines()
+            .find_map(|line| line.split_once('=').filter(|(name, _)| name.trim() == key))
+            .map(|(_, value)| value.trim().to_owned())
+    };
+    let program = value("HealthCheckProgram").filter(|program| program != "(null)")?;
+    let seconds = value("HealthCheckInterval")?.split_whitespace().next()?.parse().ok()?;
+    (!program.is_empty() && seconds > 0).then_some(seconds)
+}
