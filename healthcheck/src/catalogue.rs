@@ -2,7 +2,10 @@
 
 use crate::mode::Mode;
 
+mod node;
+
 /// What `list` and `explain` say about a check.
+#[derive(Clone, Copy)]
 pub struct CheckInfo {
     /// Id, `family.name`.
     pub id: &'static str,
@@ -16,19 +19,49 @@ pub struct CheckInfo {
     pub source: &'static str,
     /// Reads in a row before a suspicion is a fault.
     pub reads_needed: u32,
-    /// Modes it runs in.
+    /// Modes it runs in; none for an active test, see [`CheckInfo::active`].
     pub modes: &'static [Mode],
     /// What mends it.
     pub action: &'static str,
 }
 
+impl CheckInfo {
+    /// True for a check that loads the hardware: a stage of the benchmark suite runs it on idle nodes, a pass never does.
+    #[must_use]
+    pub fn active(&self) -> bool {
+        self.modes.is_empty()
+    }
+
+    /// Modes by comma, `suite` for an active test.
+    #[must_use]
+    pub fn when(&self) -> String {
+        let modes: Vec<&str> = self.modes.iter().map(|m| m.word()).collect();
+        if self.active() { "suite".into() } else { modes.join(",") }
+    }
+}
+
+/// Never in a pass.
+const ACTIVE: &[Mode] = &[];
 const ALL: &[Mode] = &[Mode::Prolog, Mode::Epilog, Mode::Periodic, Mode::Deep];
 const SLOW: &[Mode] = &[Mode::Periodic, Mode::Deep];
 const AFTER: &[Mode] = &[Mode::Epilog, Mode::Periodic, Mode::Deep];
 
 /// All checks of this release, in the order in which they decide a reason among equal actions: the kernel's own
 /// word first, since it names the cause where the state shows what follows.
-pub const CATALOGUE: &[CheckInfo] = &[
+pub const CATALOGUE: &[CheckInfo] = &joined::<{ CORE.len() + node::ROWS.len() }>(CORE, node::ROWS);
+
+/// Both tables, one after the other.
+const fn joined<const N: usize>(first: &[CheckInfo], second: &[CheckInfo]) -> [CheckInfo; N] {
+    let mut all = [first[0]; N];
+    let mut at = 0;
+    while at < N {
+        all[at] = if at < first.len() { first[at] } else { second[at - first.len()] };
+        at += 1;
+    }
+    all
+}
+
+const CORE: &[CheckInfo] = &[
     CheckInfo {
         id: "gpu.xid",
         tokens: &["xidN"],
@@ -442,7 +475,7 @@ pub const CATALOGUE: &[CheckInfo] = &[
     CheckInfo {
         id: "ib.flap",
         tokens: &["ibflap"],
-        reads: "counters/link_downed of the profile's ports over time",
+        reads: "counters/link_downed of the profile's ports and carrier_down_count of their interfaces over time",
         rule: "warn: 1 within an hour; fail: 3 within 3 hours; never the count since boot",
         source: "Azure healthagent (3 in 3 h), gpud (3 in 12 h)",
         reads_needed: 1,
@@ -471,9 +504,9 @@ pub const CATALOGUE: &[CheckInfo] = &[
     },
     CheckInfo {
         id: "fs.stale",
-        tokens: &["stalefs"],
-        reads: "a stat of each network mount of the profile, in a child with a deadline",
-        rule: "warn: first miss or error; fail: two in a row",
+        tokens: &["stalefs", "nfsslow"],
+        reads: "a stat of each network mount of the profile, in a child with a deadline; kernel log: NFS servers",
+        rule: "warn: first miss or error, or a server that the kernel calls unresponsive and not OK since; fail: two misses in a row",
         source: "LBNL NHC issue 77; gpud PR 1245",
         reads_needed: 2,
         modes: SLOW,
@@ -512,8 +545,8 @@ pub const CATALOGUE: &[CheckInfo] = &[
     CheckInfo {
         id: "node.self",
         tokens: &["self"],
-        reads: "this suite's own state folder and the kernel log's sequence numbers",
-        rule: "warn: state or kernel log cannot be used, or records were lost",
+        reads: "this suite's own state folder, the age of its last verdict, the kernel log's sequence numbers, the configuration's switches",
+        rule: "warn: state or kernel log cannot be used, records were lost, no verdict for 20 minutes; checks that are switched off are named",
         source: "this project's design",
         reads_needed: 1,
         modes: ALL,

@@ -134,6 +134,9 @@ pub struct Paths {
     pub kmsg: PathBuf,
     /// Further files of raw kernel-log records.
     pub kmsg_files: Vec<PathBuf>,
+    /// Other nodes write to `kmsg` too (several slurmd on one host, containers, simulation): a line about the host that
+    /// names no device of this node never drains it.
+    pub kmsg_shared: bool,
     /// NVML library: a path, or a name for the dynamic linker.
     pub nvml: PathBuf,
     /// CUDA's driver library, likewise.
@@ -158,6 +161,7 @@ impl Default for Paths {
             dev: "/dev".into(),
             kmsg: "/dev/kmsg".into(),
             kmsg_files: Vec::new(),
+            kmsg_shared: false,
             nvml: "libnvidia-ml.so.1".into(),
             cuda: "libcuda.so.1".into(),
             imex_ctl: "/usr/bin/nvidia-imex-ctl".into(),
@@ -361,9 +365,42 @@ pub struct Profile {
     /// MemTotal in KiB; less than 99 % of it is a fault.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_total_kib: Option<u64>,
+    /// Fastest PCIe link of GPUs and the ports above them, GT/s.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pcie_speed_gts: Option<f64>,
+    /// Number of NVMe controllers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nvme_count: Option<u32>,
+    /// CPUs online.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_count: Option<u32>,
+    /// Scaling governor of all CPUs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_governor: Option<String>,
+    /// Clock source of the kernel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clocksource: Option<String>,
+    /// Partition keys that every InfiniBand port must have.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ib_pkeys: Vec<u16>,
+    /// Firmware of all InfiniBand cards.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ib_firmware: Option<String>,
+    /// Kernel modules; `a|b` asks for one of both.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub modules: Vec<String>,
+    /// systemd units that must be active.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub services: Vec<String>,
+    /// Users without a job here have no business on the node.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub users_need_jobs: bool,
     /// How the GPUs should be set up.
     #[serde(skip_serializing_if = "GpuProfile::is_empty")]
     pub gpu: GpuProfile,
+    /// Network interfaces.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub net_port: Vec<NetPortProfile>,
     /// InfiniBand or RoCE ports.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ib_port: Vec<IbPortProfile>,
@@ -385,6 +422,20 @@ pub struct IbPortProfile {
     pub port: u32,
     /// Least rate in Gb/s.
     pub rate_gbps: f64,
+}
+
+/// One network interface.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NetPortProfile {
+    /// Name, `eth0` or `bond0`.
+    pub name: String,
+    /// Mb/s.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub speed_mbps: Option<u32>,
+    /// Largest packet, bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u32>,
 }
 
 /// One mount.

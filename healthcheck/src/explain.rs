@@ -246,6 +246,7 @@ fn suite(kind: &Kind, drain: Drain, action: Action, recovery: Option<u32>, synth
     let mend = match action {
         Action::None => "nothing to mend",
         Action::TellUser => "the job's user is told",
+        Action::RestartService if matches!(kind, Kind::Line { .. }) => "then: restart the service",
         Action::RestartService => "then: restart fabric manager",
         Action::ResetGpu => "then: reset the GPU",
         Action::Reboot => "then: reboot the node",
@@ -258,6 +259,9 @@ fn suite(kind: &Kind, drain: Drain, action: Action, recovery: Option<u32>, synth
         (Drain::No, _) => "no drain; counted and shown".into(),
         (Drain::AfterJob, _) => {
             format!("drains once the running job has ended, if the GPU's state agrees; {mend}")
+        }
+        (Drain::IfState | Drain::Decode, _) if matches!(kind, Kind::Line { .. }) => {
+            format!("drains only if the device's state in sysfs agrees, or it comes again at once; {mend}")
         }
         (Drain::IfState | Drain::Decode, _) => format!(
             "drains only if the {} state agrees (recovery action, Xid 154, link or bus state); {mend}",

@@ -4,13 +4,19 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::kernel_lines;
 use crate::xid::{KernelEvent, recovery_action};
 
 mod gpu;
+mod node;
 
 pub use gpu::{
     C2c, Fabric, GpuDetails, GpuNode, GpuProcess, GpuSurvey, Mode, NvlinkErrors, Owner, RepairFlags,
     RetiredPages, RowSpares, Service, Usable,
+};
+pub use node::{
+    Clock, FunctionKind, Leftover, MemoryController, NetPort, NodeFacts, Nvme, PciFunction, Processes, Raid,
+    Unit,
 };
 
 /// One value as seen, with "there is no such thing" and "could not be read" told apart.
@@ -74,6 +80,9 @@ pub struct Facts {
     pub space: BTreeMap<String, Reading<Space>>,
     /// MemTotal in KiB.
     pub memory_total_kib: Reading<u64>,
+    /// Fabric, host and disks.
+    #[serde(default)]
+    pub node: NodeFacts,
     /// Site commands by name.
     pub commands: BTreeMap<String, Reading<CommandResult>>,
     /// DCGM's health watches; none where dcgmi is not installed.
@@ -211,6 +220,9 @@ impl SeenEvent {
             && self.event.synthetic == other.event.synthetic
             // Xid 154 says each time which recovery action is asked for now.
             && recovery_action(&self.event) == recovery_action(&other.event)
+            && self.event.device() == other.event.device()
+            && (!kernel_lines::needs_repetition(&self.event)
+                || self.event.usec.abs_diff(other.event.usec) <= kernel_lines::REPEAT_USEC)
     }
 }
 
@@ -228,6 +240,24 @@ pub struct IbPort {
     /// Files of `counters/` by name. One that is no number ("N/A (no PMA)") is left out.
     #[serde(default)]
     pub counters: BTreeMap<String, u64>,
+    /// Files of `hw_counters/` by name.
+    #[serde(default)]
+    pub hw_counters: BTreeMap<String, u64>,
+    /// Local identifier of the subnet manager; 0 when there is none.
+    #[serde(default)]
+    pub sm_lid: Reading<u32>,
+    /// Partition keys that are set.
+    #[serde(default)]
+    pub pkeys: Reading<Vec<u16>>,
+    /// Firmware version of its card.
+    #[serde(default)]
+    pub firmware: Reading<String>,
+    /// Board id (PSID) of its card.
+    #[serde(default)]
+    pub board: Reading<String>,
+    /// PCI function of its card.
+    #[serde(default)]
+    pub pci: Option<String>,
 }
 
 /// One mount.
@@ -288,4 +318,7 @@ pub struct JobHere {
     pub job: String,
     /// GPU minors.
     pub gpus: Vec<u32>,
+    /// Its user.
+    #[serde(default)]
+    pub uid: u32,
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 /// Longest window any rule asks for, in seconds; older samples are dropped.
 pub const LONGEST_WINDOW: f64 = 24.0 * 3600.0;
-/// Most samples kept of one counter. When there are more, every second one of the older half goes.
+/// Most samples kept of one counter.
 const MAX_SAMPLES: usize = 64;
 
 /// One reading of a counter.
@@ -40,11 +40,17 @@ impl Counters {
             if samples.back().is_some_and(|last| value < last.value || now < last.time) {
                 samples.clear();
             }
-            samples.push_back(Sample { time: now, value });
-            thin(samples);
+            // Of a counter that stands still the ends are enough: a healthy node's history stays small.
+            let flat = samples.len() >= 2 && samples.iter().rev().take(2).all(|s| s.value == value);
+            match samples.back_mut().filter(|_| flat) {
+                Some(last) => last.time = now,
+                None => samples.push_back(Sample { time: now, value }),
+            }
+            thin(samples, now);
         }
         for samples in self.samples.values_mut() {
-            while samples.len() > 1 && samples.front().is_some_and(|s| now - s.time > LONGEST_WINDOW) {
+            // One from before the longest window stays: it is its baseline.
+            while samples.get(1).is_some_and(|s| now - s.time > LONGEST_WINDOW) {
                 samples.pop_front();
             }
         }
@@ -78,24 +84,31 @@ impl Counters {
         let samples = self.samples.get(name)?;
         let to = *samples.back()?;
         let start = to.time - window;
-        let before = samples.iter().rev().skip(1).find(|s| s.time <= start);
-        let from = *before.or_else(|| samples.front())?;
+        let at = samples.iter().rposition(|s| s.time <= start);
+        let mut from = *at.map_or_else(|| samples.front(), |at| samples.get(at))?;
+        // It stood still from there to the next sample: that is as good as a sample at the window's start.
+        if at.and_then(|at| samples.get(at + 1)).is_some_and(|next| next.value == from.value) {
+            from.time = from.time.max(start);
+        }
         (from.time < to.time).then_some((from, to))
     }
 }
 
-/// Keeps the newest samples dense and the old ones sparse.
-fn thin(samples: &mut VecDeque<Sample>) {
-    if samples.len() <= MAX_SAMPLES {
-        return;
+/// Keeps the newest samples dense and the old ones sparse: goes the sample whose neighbours lie closest for their age, so that
+/// gaps stay a fixed share of the age. The first and the last stay.
+fn thin(samples: &mut VecDeque<Sample>, now: f64) {
+    while samples.len() > MAX_SAMPLES {
+        let gap = |at: usize| {
+            let (before, own, after) = (samples.get(at - 1)?, samples.get(at)?, samples.get(at + 1)?);
+            Some((after.time - before.time) / (now - own.time + 1.0))
+        };
+        let closest =
+            (1..samples.len() - 1).filter_map(|at| Some((at, gap(at)?))).min_by(|a, b| a.1.total_cmp(&b.1));
+        match closest {
+            Some((at, _)) => samples.remove(at),
+            None => samples.pop_front(),
+        };
     }
-    let half = samples.len() / 2;
-    let mut index = 0;
-    samples.retain(|_| {
-        index += 1;
-        // The first stays: it is the baseline.
-        index > half || index % 2 == 1
-    });
 }
 
 #[cfg(test)]
@@ -140,6 +153,41 @@ mod tests {
         assert_eq!(c.rise("c", 3600.0), Some(2));
         c.record(&one(9), 30.0);
         assert_eq!(c.rise("c", 3600.0), None);
+    }
+
+    #[test]
+    fn a_counter_that_stands_still_takes_two_samples_and_hides_no_time() {
+        let mut c = Counters::default();
+        for minute in 0..100u32 {
+            c.record(&one(7), f64::from(minute) * 60.0);
+        }
+        assert_eq!(c.samples["c"].len(), 2);
+        c.record(&one(67), 6000.0);
+        assert_eq!((c.rise("c", 60.0), c.rate("c", 60.0)), (Some(60), Some(1.0)));
+        assert_eq!(c.rate("c", 600.0), Some(0.1));
+        assert!((c.watched("c", 3600.0) - 3600.0).abs() < 1.0);
+    }
+
+    #[test]
+    fn windows_of_any_length_are_met_nearly() {
+        let mut c = Counters::default();
+        for minute in 0..1440u32 {
+            c.record(&one(u64::from(minute)), f64::from(minute) * 60.0);
+        }
+        for minutes in [1u32, 5, 60, 120, 180, 720] {
+            let rise = c.rise("c", f64::from(minutes) * 60.0).unwrap();
+            let most = u64::from(minutes) * 5 / 4 + 1;
+            assert!((u64::from(minutes)..=most).contains(&rise), "{rise} within {minutes} minutes");
+        }
+    }
+
+    #[test]
+    fn what_rose_before_the_longest_window_is_no_rise_in_it() {
+        let mut c = Counters::default();
+        c.record(&one(0), 0.0);
+        c.record(&one(1), 60.0);
+        c.record(&one(1), 120.0 + LONGEST_WINDOW);
+        assert_eq!(c.rise("c", LONGEST_WINDOW), Some(0));
     }
 
     #[test]

@@ -246,7 +246,7 @@ impl Job {
     /// What the checks need to know of it.
     #[must_use]
     pub fn here(&self) -> JobHere {
-        JobHere { job: self.job.clone(), gpus: self.gpus.iter().map(|g| g.index).collect() }
+        JobHere { job: self.job.clone(), gpus: self.gpus.iter().map(|g| g.index).collect(), uid: self.uid }
     }
 }
 

@@ -4,8 +4,10 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use crate::config::{FirmwareProfile, GpuProfile, IbPortProfile, MountProfile, Profile, SpaceProfile};
-use crate::facts::{self, Facts, GpuDetails, GpuSurvey, NvmlGpu, Reading};
+use crate::config::{
+    FirmwareProfile, GpuProfile, IbPortProfile, MountProfile, NetPortProfile, Profile, SpaceProfile,
+};
+use crate::facts::{self, Facts, FunctionKind, GpuDetails, GpuSurvey, NvmlGpu, Reading};
 
 /// File system types that live on the network.
 pub(crate) const NETWORK: &[&str] =
@@ -31,7 +33,25 @@ pub fn profile(facts: &Facts) -> Profile {
         Some(IbPortProfile { device: device.into(), port: number.parse().ok()?, rate_gbps })
     });
     let mounts = facts.mounts.value().into_iter().flatten();
+    let node = &facts.node;
+    let speeds = node.functions.value().into_iter().flatten().filter(|(_, f)| f.kind == FunctionKind::Gpu);
+    let speeds = speeds.filter_map(|(_, f)| f.max_speed.value().copied());
+    let interfaces = node.net.value().into_iter().flatten();
     Profile {
+        pcie_speed_gts: speeds.max_by(f64::total_cmp),
+        nvme_count: node.nvme.value().and_then(|n| u32::try_from(n.len()).ok()).filter(|n| *n > 0),
+        cpu_count: node.cpus.value().copied(),
+        // An InfiniBand card's own interface is the port's already.
+        net_port: interfaces
+            .filter(|(name, p)| {
+                (!p.is_virtual || !p.slaves.is_empty()) && p.operstate == "up" && !name.starts_with("ib")
+            })
+            .map(|(name, p)| NetPortProfile {
+                name: name.clone(),
+                speed_mbps: p.speed_mbps.value().copied(),
+                mtu: p.mtu.value().copied(),
+            })
+            .collect(),
         gpu_model: gpus.first().and_then(|g| g.name.value().cloned()),
         gpu_count: nvml.filter(|n| n.count > 0).map(|n| n.count),
         nvlinks_per_gpu: links.max().filter(|n| *n > 0).and_then(|n| u32::try_from(n).ok()),
@@ -53,6 +73,7 @@ pub fn profile(facts: &Facts) -> Profile {
             .filter(|p| facts.mounts.value().is_some_and(|m| m.contains_key(**p)))
             .map(|p| SpaceProfile { path: p.into(), warn_percent: 85.0, fail_percent: 95.0 })
             .collect(),
+        ..Profile::default()
     }
 }
 

@@ -18,6 +18,7 @@ pub mod explain;
 pub mod facts;
 pub mod history;
 pub mod jobs;
+pub mod kernel_lines;
 pub mod kernel_log;
 pub mod kmsg;
 pub mod learn;

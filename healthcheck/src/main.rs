@@ -256,7 +256,7 @@ fn describe(c: &healthcheck::catalogue::CheckInfo) -> serde_json::Value {
     serde_json::json!({
         "id": c.id, "tokens": c.tokens, "reads": c.reads, "rule": c.rule, "source": c.source,
         "reads_needed": c.reads_needed, "action": c.action,
-        "modes": c.modes.iter().map(|m| m.word()).collect::<Vec<_>>(),
+        "modes": c.modes.iter().map(|m| m.word()).collect::<Vec<_>>(), "active": c.active(),
     })
 }
 
@@ -289,7 +289,6 @@ fn explain_check(check: &str, json: bool) -> Result<ExitCode, (u8, String)> {
         print(&(serde_json::to_string_pretty(&describe(c)).map_err(|e| (3, e.to_string()))? + "\n"));
         return Ok(ExitCode::SUCCESS);
     }
-    let modes: Vec<&str> = c.modes.iter().map(|m| m.word()).collect();
     print(&format!(
         "{}\n  reads:   {}\n  rule:    {}\n  source:  {}\n  reads in a row before a fault: {}\n  modes:   {}\n  action:  {}\n  reasons: {}\n",
         c.id,
@@ -297,7 +296,11 @@ fn explain_check(check: &str, json: bool) -> Result<ExitCode, (u8, String)> {
         c.rule,
         c.source,
         c.reads_needed,
-        modes.join(", "),
+        if c.active() {
+            "none here: an active test, a stage of the suite runs it on idle nodes".into()
+        } else {
+            c.when().replace(',', ", ")
+        },
         c.action,
         c.tokens.iter().map(|t| format!("cmx:{t}")).collect::<Vec<_>>().join(", "),
     ));

@@ -131,7 +131,7 @@ pub fn conclude(
     let history = state.history();
     history.strikes = if task.again.is_some() { strikes } else { outcome.strikes };
     remember_gpus(history, &facts);
-    settle_harmless(history, &outcome.findings);
+    settle_harmless(history, &outcome.findings, config, mode);
     // Facts of an earlier pass may be mended by now: what rests on them is shown and not acted on again.
     let news: Vec<Finding> = match task.again {
         Some(_) => outcome.findings.iter().filter(|f| f.event.is_some()).cloned().collect(),
@@ -308,10 +308,12 @@ fn remember_gpus(history: &mut State, facts: &Facts) {
 }
 
 /// Events that ask for no drain are done once they were reported.
-fn settle_harmless(history: &mut State, findings: &[Finding]) {
+fn settle_harmless(history: &mut State, findings: &[Finding], config: &Config, mode: Mode) {
     let open: Vec<&String> =
         findings.iter().filter(|f| f.status == Status::Fail).filter_map(|f| f.event.as_ref()).collect();
-    for event in history.events.iter_mut().filter(|e| !open.contains(&&e.key)) {
+    let settled =
+        |e: &&mut crate::facts::SeenEvent| !open.contains(&&e.key) && !check::stays_open(e, config, mode);
+    for event in history.events.iter_mut().filter(settled) {
         event.handled = true;
     }
 }
@@ -337,7 +339,8 @@ fn tell_job_files(config: &Config, jobs: &mut [Job], verdict: &Verdict) -> Vec<(
 fn tell_job(job: &mut Job, verdict: &Verdict) -> Vec<String> {
     let mut news = Vec::new();
     let gpus: Vec<u32> = job.gpus.iter().map(|g| g.index).collect();
-    for f in verdict.findings.iter().filter(|f| worth_telling(f, &gpus)) {
+    let id = job.job.clone();
+    for f in verdict.findings.iter().filter(|f| worth_telling(f, &id, &gpus)) {
         let device = f.device.as_ref().map_or(String::new(), |d| d.name.clone());
         let event = JobEvent {
             time: verdict.time.clone(),
@@ -366,8 +369,12 @@ fn tell_job(job: &mut Job, verdict: &Verdict) -> Vec<String> {
 }
 
 /// A job hears of faults of its GPUs, and of anything that takes the node away.
-fn worth_telling(finding: &Finding, gpus: &[u32]) -> bool {
-    let own = finding.device.as_ref().and_then(|d| d.index).is_some_and(|i| gpus.contains(&i));
+fn worth_telling(finding: &Finding, job: &str, gpus: &[u32]) -> bool {
+    let is_own = |d: &crate::verdict::Device| {
+        // A line about a job itself names it where others name a device.
+        d.index.is_some_and(|i| gpus.contains(&i)) || d.name.strip_prefix("job") == Some(job)
+    };
+    let own = finding.device.as_ref().is_some_and(is_own);
     (own && finding.action >= Action::TellUser) || Verdict::concerns(finding, gpus)
 }
 
@@ -523,8 +530,8 @@ pub(crate) fn deliver(config: &Config, until: Instant, logs: &mut Followers) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
     use crate::verdict::{Device, Fault, Scope};
+    use std::path::Path;
 
     fn finding(n: u32, drain: bool) -> Finding {
         Finding {

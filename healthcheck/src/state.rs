@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::facts::SeenEvent;
 use crate::history::Counters;
+use crate::kernel_lines::{self, Keep};
 use crate::kmsg::Cursor;
 use crate::sys;
 use crate::totals::Totals;
@@ -175,6 +176,13 @@ impl State {
             if recovery_action(&event.event) == Some(0) {
                 let same = |e: &&mut SeenEvent| {
                     e.event.pci == event.event.pci && recovery_action(&e.event).is_some()
+                };
+                self.events.iter_mut().filter(same).for_each(|e| e.handled = true);
+                continue;
+            }
+            if kernel_lines::row_of(&event.event).is_some_and(|(_, r)| r.keep == Keep::Clear) {
+                let same = |e: &&mut SeenEvent| {
+                    e.event.token() == event.event.token() && e.event.device() == event.event.device()
                 };
                 self.events.iter_mut().filter(same).for_each(|e| e.handled = true);
                 continue;

@@ -98,6 +98,28 @@ pub fn set_group(file: &File, gid: u32) -> std::io::Result<()> {
     }
 }
 
+/// State of the kernel's clock.
+///
+/// # Errors
+/// What adjtimex reports.
+pub fn clock() -> std::io::Result<crate::facts::Clock> {
+    let mut t = std::mem::MaybeUninit::<libc::timex>::zeroed();
+    // SAFETY: `t` is a writable timex; with `modes` 0, as zeroed, adjtimex changes nothing.
+    let state = unsafe { libc::adjtimex(t.as_mut_ptr()) };
+    if state < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: adjtimex succeeded, so it filled the structure (which was zeroed to begin with).
+    let t = unsafe { t.assume_init() };
+    let unit = if t.status & libc::STA_NANO != 0 { 1e-9 } else { 1e-6 };
+    #[allow(clippy::cast_precision_loss, reason = "seconds need no more than 53 bits")]
+    Ok(crate::facts::Clock {
+        synchronised: state != libc::TIME_ERROR && t.status & libc::STA_UNSYNC == 0,
+        offset: t.offset as f64 * unit,
+        max_error: t.maxerror as f64 * 1e-6,
+    })
+}
+
 /// Makes reads of a descriptor return at once when there is nothing to read.
 ///
 /// # Errors

@@ -61,8 +61,8 @@ pub fn list(config: &Config) -> String {
         Switch::Off => "off",
     };
     for c in CATALOGUE {
-        let modes: Vec<&str> = c.modes.iter().map(|m| m.word()).collect();
-        out.push_str(&format!("{:<22} {:<8} {:<34} {}\n", c.id, state(c.id), modes.join(","), c.action));
+        let state = if c.active() { "active" } else { state(c.id) };
+        out.push_str(&format!("{:<22} {:<8} {:<34} {}\n", c.id, state, c.when(), c.action));
     }
     for c in &config.command {
         let id = format!("site.{}", c.name);

@@ -158,6 +158,7 @@ impl Totals {
             Kind::Xid { code, .. } => ("xid", known.then(|| code.to_string())),
             Kind::Sxid { code, .. } => ("sxid", known.then(|| code.to_string())),
             Kind::Text(_) => ("text", Some(seen.event.token())),
+            Kind::Line { .. } => ("line", Some(seen.event.token())),
         };
         let gpu = seen.event.pci.as_deref().and_then(|pci| {
             inventory.iter().find(|(at, _)| at.split('.').next() == Some(pci)).map(|(_, gpu)| gpu.minor)

@@ -12,6 +12,7 @@ use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 
+use crate::kernel_lines;
 use crate::kmsg::Record;
 use crate::nvlink5::{self, Decoded, Resolution};
 use crate::verdict::{Action, Fault};
@@ -72,6 +73,13 @@ pub enum Kind {
     },
     /// A text without a number.
     Text(Text),
+    /// A line about the host, a network card or a disk: a row of `data/kernel.tsv`.
+    Line {
+        /// Name of the row.
+        row: String,
+        /// Device that the line names, where it is no PCI address.
+        device: Option<String>,
+    },
 }
 
 /// Severity word of an SXid or NVLink line.
@@ -112,17 +120,27 @@ impl KernelEvent {
     pub fn code(&self) -> Option<u32> {
         match self.kind {
             Kind::Xid { code, .. } | Kind::Sxid { code, .. } => Some(code),
-            Kind::Text(_) => None,
+            Kind::Text(_) | Kind::Line { .. } => None,
+        }
+    }
+
+    /// Device that the line names, where it is no PCI address: `nvme3`, `md0`, a file server.
+    #[must_use]
+    pub fn device(&self) -> Option<&str> {
+        match &self.kind {
+            Kind::Line { device, .. } => device.as_deref(),
+            _ => None,
         }
     }
 
     /// Token for reasons, at most 10 characters: `xid79`, `sxid20034`, `gpulost`.
     #[must_use]
     pub fn token(&self) -> String {
-        let mut token = match self.kind {
+        let mut token = match &self.kind {
             Kind::Xid { code, .. } => format!("xid{code}"),
             Kind::Sxid { code, .. } => format!("sxid{code}"),
-            Kind::Text(text) => row(Table::Text, text as u32).map_or("gputext", |p| p.token).to_string(),
+            Kind::Text(text) => row(Table::Text, *text as u32).map_or("gputext", |p| p.token).to_string(),
+            Kind::Line { .. } => policy(self).token.to_string(),
         };
         token.truncate(10);
         token
@@ -135,7 +153,7 @@ impl KernelEvent {
         match self.kind {
             Kind::Xid { code, .. } => format!("Xid {code}: {text}"),
             Kind::Sxid { code, .. } => format!("SXid {code}: {text}"),
-            Kind::Text(_) => text.to_string(),
+            Kind::Text(_) | Kind::Line { .. } => text.to_string(),
         }
     }
 }
@@ -204,6 +222,12 @@ impl Scanner {
                 }
                 each(found);
             }
+            // As above: only the first line of a record is the kernel's own beginning.
+            None if first => {
+                if let Some(found) = kernel_lines::event(record, line) {
+                    each(found);
+                }
+            }
             None => {}
         }
     }
@@ -229,7 +253,8 @@ fn event(record: &Record, kind: Kind, pci: Option<String>, line: &str, message: 
     }
 }
 
-fn clip(text: &str) -> String {
+/// Cuts a text to what is kept of a line.
+pub(crate) fn clip(text: &str) -> String {
     let mut end = text.len().min(TEXT_BYTES_MAX);
     while !text.is_char_boundary(end) {
         end -= 1;
@@ -472,6 +497,8 @@ enum Table {
     Text,
     /// Values of the driver's recovery action (NVML field 230 and Xid 154).
     Recovery,
+    /// Lines of `data/kernel.tsv`; the code is the row's place.
+    Line,
 }
 
 const TABLE: &str = include_str!("../data/xid.tsv");
@@ -483,6 +510,52 @@ fn table() -> &'static HashMap<(Table, u32), Policy> {
 
 fn row(kind: Table, code: u32) -> Option<Policy> {
     table().get(&(kind, code)).copied()
+}
+
+/// Reads the column `severity` of a table.
+pub(crate) fn severity_word(word: &str) -> Option<Severity> {
+    Some(match word {
+        "info" => Severity::Info,
+        "warn" => Severity::Warn,
+        "error" => Severity::Error,
+        "fatal" => Severity::Fatal,
+        _ => return None,
+    })
+}
+
+/// Reads the column `action` of a table.
+pub(crate) fn action_word(word: &str) -> Option<Action> {
+    Some(match word {
+        "none" => Action::None,
+        "tell_user" => Action::TellUser,
+        "restart_service" => Action::RestartService,
+        "reset_gpu" => Action::ResetGpu,
+        "reboot" => Action::Reboot,
+        "repair" => Action::Repair,
+        _ => return None,
+    })
+}
+
+/// Reads the column `drain` of a table.
+pub(crate) fn drain_word(word: &str) -> Option<Drain> {
+    Some(match word {
+        "yes" => Drain::Yes,
+        "no" => Drain::No,
+        "if_state" => Drain::IfState,
+        "after_job" => Drain::AfterJob,
+        "decode" => Drain::Decode,
+        _ => return None,
+    })
+}
+
+/// Reads the column `fault` of a table.
+pub(crate) fn fault_word(word: &str) -> Option<Fault> {
+    Some(match word {
+        "hardware" => Fault::Hardware,
+        "program" => Fault::Program,
+        "setup" => Fault::Setup,
+        _ => return None,
+    })
 }
 
 fn parse_row(line: &'static str) -> Option<((Table, u32), Policy)> {
@@ -497,36 +570,10 @@ fn parse_row(line: &'static str) -> Option<((Table, u32), Policy)> {
     };
     let code = next()?.parse().ok()?;
     let (name, text) = (next()?, next()?);
-    let severity = match next()? {
-        "info" => Severity::Info,
-        "warn" => Severity::Warn,
-        "error" => Severity::Error,
-        "fatal" => Severity::Fatal,
-        _ => return None,
-    };
-    let action = match next()? {
-        "none" => Action::None,
-        "tell_user" => Action::TellUser,
-        "restart_service" => Action::RestartService,
-        "reset_gpu" => Action::ResetGpu,
-        "reboot" => Action::Reboot,
-        "repair" => Action::Repair,
-        _ => return None,
-    };
-    let drain = match next()? {
-        "yes" => Drain::Yes,
-        "no" => Drain::No,
-        "if_state" => Drain::IfState,
-        "after_job" => Drain::AfterJob,
-        "decode" => Drain::Decode,
-        _ => return None,
-    };
-    let fault = match next()? {
-        "hardware" => Fault::Hardware,
-        "program" => Fault::Program,
-        "setup" => Fault::Setup,
-        _ => return None,
-    };
+    let severity = severity_word(next()?)?;
+    let action = action_word(next()?)?;
+    let drain = drain_word(next()?)?;
+    let fault = fault_word(next()?)?;
     Some(((kind, code), Policy { code, name, text, severity, action, drain, fault, token: next()? }))
 }
 
@@ -551,6 +598,9 @@ pub fn policy(event: &KernelEvent) -> Policy {
         }
         Kind::Text(text) => {
             row(Table::Text, *text as u32).unwrap_or_else(|| unknown(*text as u32, "gputext"))
+        }
+        Kind::Line { row, .. } => {
+            kernel_lines::row(row).map_or_else(|| unknown(0, "kernel"), |(_, r)| r.policy)
         }
     };
     if found.drain == Drain::Decode { Policy { drain: Drain::IfState, ..found } } else { found }
@@ -784,10 +834,13 @@ impl Fold {
 
 impl FoldKey {
     fn of(event: &KernelEvent) -> Self {
-        let (table, code, gi, ci) = match event.kind {
-            Kind::Xid { code, gi, ci, .. } => (Table::Xid, code, gi, ci),
-            Kind::Sxid { code, .. } => (Table::Sxid, code, None, None),
-            Kind::Text(text) => (Table::Text, text as u32, None, None),
+        let (table, code, gi, ci) = match &event.kind {
+            Kind::Xid { code, gi, ci, .. } => (Table::Xid, *code, *gi, *ci),
+            Kind::Sxid { code, .. } => (Table::Sxid, *code, None, None),
+            Kind::Text(text) => (Table::Text, *text as u32, None, None),
+            Kind::Line { row, .. } => {
+                (Table::Line, kernel_lines::row(row).map_or(u32::MAX, |(at, _)| at), None, None)
+            }
         };
         let policy = policy(event);
         FoldKey {
@@ -798,8 +851,18 @@ impl FoldKey {
             ci,
             meaning: (policy.severity, policy.action.word(), policy.drain),
             synthetic: event.synthetic,
-            text: without_numbers(&event.message),
+            text: fold_text(event),
         }
+    }
+}
+
+/// What tells events of one code apart. Of lines that count only within minutes, no two are folded that are not.
+fn fold_text(event: &KernelEvent) -> String {
+    let text = without_numbers(&event.message);
+    match event.device() {
+        Some(device) => format!("{device} {text}"),
+        None if kernel_lines::needs_repetition(event) => format!("{} {text}", event.usec / 1_000_000),
+        None => text,
     }
 }
 
@@ -867,7 +930,7 @@ mod tests {
             match kind {
                 Table::Xid => assert_eq!(p.token, format!("xid{code}")),
                 Table::Sxid => assert_eq!(p.token, format!("sxid{code}")),
-                Table::Text | Table::Recovery => {}
+                Table::Text | Table::Recovery | Table::Line => {}
             }
             // Who is told, and who drains, agree.
             assert_eq!(
@@ -895,7 +958,7 @@ mod tests {
             let line = match kind {
                 Table::Xid => format!("NVRM: Xid (PCI:0000:18:00): {code}, pid=1, name=a, something"),
                 Table::Sxid => format!("nvidia-nvswitch0: SXid (PCI:0000:18:00.0): {code}, something"),
-                Table::Text | Table::Recovery => continue,
+                Table::Text | Table::Recovery | Table::Line => continue,
             };
             let e = one(&line);
             let p = policy(&e);

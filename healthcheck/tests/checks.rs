@@ -13,8 +13,8 @@ use std::path::Path;
 use healthcheck::check::{self, Findings};
 use healthcheck::config::Config;
 use healthcheck::facts::{
-    CommandResult, Dcgm, DcgmIncident, Facts, IbPort, JobHere, KernelFacts, Mount, NvmlFacts, NvmlGpu,
-    PciFacts, PciGpu, Reading, SeenEvent, Space,
+    CommandResult, Dcgm, DcgmIncident, Facts, IbPort, JobHere, KernelFacts, Mount, NodeFacts, NvmlFacts,
+    NvmlGpu, PciFacts, PciGpu, Reading, SeenEvent, Space,
 };
 use healthcheck::kmsg::parse_record;
 use healthcheck::mode::Mode;
@@ -105,8 +105,10 @@ fn healthy() -> Facts {
                 link_layer: Reading::Value("InfiniBand".into()),
                 rate_gbps: Reading::Value(400.0),
                 counters: BTreeMap::from([("link_downed".to_string(), 7)]),
+                ..IbPort::default()
             },
         )])),
+        node: NodeFacts::absent(),
         mounts: Reading::Value(BTreeMap::from([(
             "/data".to_string(),
             Mount { source: "nas:/x".into(), fstype: "nfs4".into(), writable: true },
@@ -298,13 +300,13 @@ fn row_remapping() {
     // A job that holds the GPU may finish.
     let f = only(|f| {
         pending(f);
-        f.jobs = vec![JobHere { job: "7".into(), gpus: vec![1] }];
+        f.jobs = vec![JobHere { job: "7".into(), gpus: vec![1], uid: 1000 }];
     });
     assert_eq!((f.status, f.drains()), (Status::Warn, false));
     // Before a job it is a fault, whatever else runs.
     let mut facts = healthy();
     pending(&mut facts);
-    facts.jobs = vec![JobHere { job: "7".into(), gpus: vec![1] }];
+    facts.jobs = vec![JobHere { job: "7".into(), gpus: vec![1], uid: 1000 }];
     let found = check::run(&facts, &config(), &history(), Mode::Prolog, 1000.0);
     assert!(found.findings[0].drains());
 }

@@ -122,6 +122,7 @@ fn healthy() -> Facts {
             ..NvmlFacts::default()
         }),
         kernel: Reading::Value(KernelFacts::default()),
+        node: healthcheck::facts::NodeFacts::absent(),
         ib: Reading::Value(BTreeMap::new()),
         mounts: Reading::Value(BTreeMap::new()),
         memory_total_kib: Reading::Value(1000),
@@ -367,7 +368,7 @@ fn repairs() {
     // A job that holds the GPU may finish; the next one may not start.
     let mut facts = healthy();
     pending(&mut facts);
-    facts.jobs = vec![JobHere { job: "7".into(), gpus: vec![1] }];
+    facts.jobs = vec![JobHere { job: "7".into(), gpus: vec![1], ..JobHere::default() }];
     for (mode, wanted) in
         [(Mode::Periodic, Status::Warn), (Mode::Prolog, Status::Fail), (Mode::Epilog, Status::Fail)]
     {
@@ -747,7 +748,7 @@ fn heat_of_an_idle_gpu() {
     assert_eq!(warns(&busy), None);
     let held = |f: &mut Facts| {
         nvml(f).gpus[1].temperature = Reading::Value(80);
-        f.jobs = vec![JobHere { job: "7".into(), gpus: vec![1] }];
+        f.jobs = vec![JobHere { job: "7".into(), gpus: vec![1], ..JobHere::default() }];
     };
     assert_eq!(warns(&held), None);
     let f = only(|f| d(f).power_mw = Reading::Unknown("x".into()));
@@ -788,7 +789,7 @@ fn modes() {
         // Not under a job that runs.
         let mut facts = healthy();
         change(&mut facts);
-        facts.jobs = vec![JobHere { job: "7".into(), gpus: vec![0, 1] }];
+        facts.jobs = vec![JobHere { job: "7".into(), gpus: vec![0, 1], ..JobHere::default() }];
         let found = Node { mode: Mode::Periodic, ..Node::new("") }.look(&facts).findings;
         assert_eq!((found.len(), found[0].status), (1, Status::Warn));
     }
@@ -911,7 +912,7 @@ fn leftovers() {
     // The epilog's own job has ended, although its file is still there.
     let mut facts = healthy();
     on_gpu(Owner::Job("8".into()))(&mut facts);
-    facts.jobs = vec![JobHere { job: "8".into(), gpus: vec![1] }];
+    facts.jobs = vec![JobHere { job: "8".into(), gpus: vec![1], ..JobHere::default() }];
     facts.own_job = Some("8".into());
     let mut node = Node { mode: Mode::Epilog, ..Node::new("") };
     node.look(&facts);
@@ -927,11 +928,11 @@ fn leftovers() {
 fn pitfall_23_processes_of_running_and_unknown_jobs_are_left_alone() {
     for (owner, jobs) in [
         // A second job of the same user runs on.
-        (Owner::Job("9".into()), vec![JobHere { job: "9".into(), gpus: vec![1] }]),
+        (Owner::Job("9".into()), vec![JobHere { job: "9".into(), gpus: vec![1], ..JobHere::default() }]),
         // It began before this suite was installed.
         (Owner::Job("5".into()), Vec::new()),
         // Without control groups nothing tells a job's process from another; the GPU is a job's.
-        (Owner::NoJob, vec![JobHere { job: "9".into(), gpus: vec![1] }]),
+        (Owner::NoJob, vec![JobHere { job: "9".into(), gpus: vec![1], ..JobHere::default() }]),
         (Owner::Unknown, Vec::new()),
     ] {
         let mut facts = healthy();

@@ -1,5 +1,6 @@
 //! The product's programs on simulated nodes: found in one folder, wired in by configuration only.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -152,7 +153,13 @@ struct Configuration<'a> {
     paths: Paths,
     metrics: Metrics,
     slurm: SlurmPaths,
+    checks: BTreeMap<&'a str, Check>,
     profile: Profile<'a>,
+}
+
+#[derive(Serialize)]
+struct Check {
+    state: &'static str,
 }
 
 #[derive(Serialize)]
@@ -162,6 +169,7 @@ struct Paths {
     dev: PathBuf,
     kmsg: PathBuf,
     kmsg_files: Vec<PathBuf>,
+    kmsg_shared: bool,
     nvml: PathBuf,
     cuda: PathBuf,
     run_dir: PathBuf,
@@ -230,6 +238,7 @@ fn clustermax_toml(
             dev: node.dev(),
             kmsg: PathBuf::from(crate::kmsg::KMSG),
             kmsg_files: vec![node.kmsg()],
+            kmsg_shared: true,
             nvml: node.nvml(),
             // There is none: the machine's own would show the machine's own GPUs.
             cuda: node.dir.join("libcuda.so.1"),
@@ -245,6 +254,8 @@ fn clustermax_toml(
                 None => slurm::program("scontrol")?,
             },
         },
+        // The clock is the real machine's: nodes that share one have nothing to say about it.
+        checks: BTreeMap::from([("host.clock", Check { state: "off" })]),
         profile: Profile {
             gpu_model: gpu.map(|g| g.name.as_str()),
             gpu_count: gpus.gpus.len(),

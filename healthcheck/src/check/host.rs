@@ -1,8 +1,13 @@
 //! Host memory, and this suite's own state.
 
 use super::{Context, Sink};
+use crate::catalogue::{CATALOGUE, CheckInfo};
+use crate::config::Switch;
 use crate::facts::Reading;
 use crate::verdict::{Action, Device, DeviceKind, Status};
+
+/// Age of a verdict that nobody renewed, seconds: twice the longest interval in use.
+const VERDICT_AGE: f64 = 1200.0;
 
 pub fn run(c: &Context<'_>, sink: &mut Sink<'_>) {
     if sink.on("host.mem") {
@@ -47,6 +52,12 @@ fn own(c: &Context<'_>, sink: &mut Sink<'_>) {
         Reading::Unknown(why) | Reading::Hung(why) => complaints.push(format!("kernel log: {why}")),
         Reading::Unsupported => {}
     }
+    if let Some(age) = c.facts.node.verdict_age.filter(|a| *a > VERDICT_AGE && c.facts.uptime > VERDICT_AGE) {
+        complaints.push(format!(
+            "the last verdict is {:.0} minutes old: neither HealthCheckProgram nor watch has run",
+            age / 60.0
+        ));
+    }
     for complaint in &complaints {
         let mut f = sink.finding("node.self", "self", Status::Warn, None);
         f.action = Action::None;
@@ -56,5 +67,10 @@ fn own(c: &Context<'_>, sink: &mut Sink<'_>) {
         f.mend = "free space or repair permissions of paths.state_dir; see docs/interfaces.md".into();
         sink.push(f);
     }
-    sink.done("node.self", Status::Pass, "state and kernel log can be used");
+    // Only operators can skip checks; that they do is shown.
+    let off = |c: &&CheckInfo| sink.context.config.switch(c.id) == Switch::Off;
+    let skipped: Vec<&str> = CATALOGUE.iter().filter(off).map(|c| c.id).collect();
+    let detail =
+        if skipped.is_empty() { String::new() } else { format!("; switched off: {}", skipped.join(" ")) };
+    sink.done("node.self", Status::Pass, format!("state and kernel log can be used{detail}"));
 }

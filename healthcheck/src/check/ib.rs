@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{Context, Sink};
 use crate::config::IbPortProfile;
 use crate::facts::{IbPort, Reading};
-use crate::verdict::{Action, Device, DeviceKind, Status};
+use crate::verdict::{Action, Device, Status};
 
 /// Logical state ACTIVE.
 const ACTIVE: u32 = 4;
@@ -36,8 +36,7 @@ pub fn run(c: &Context<'_>, sink: &mut Sink<'_>) {
     let expected = &c.profile.ib_port;
     for profile in expected {
         let name = format!("{}/{}", profile.device, profile.port);
-        // `ib0/1` in reasons: the driver's prefix says nothing to the reader of 20 characters.
-        let device = Device::named(DeviceKind::Ib, name.replace("mlx5_", "ib"));
+        let device = super::fabric::port_device(&name);
         match ports.get(&name) {
             Some(port) => {
                 if state(sink, port, &name, &device) {
@@ -121,16 +120,22 @@ fn rate(sink: &mut Sink<'_>, port: &IbPort, profile: &IbPortProfile, name: &str,
 }
 
 /// True when a counter stands at the top of its few bits and cannot show anything any more.
-fn blind(port: &IbPort, name: &str) -> bool {
+pub fn blind(port: &IbPort, name: &str) -> bool {
     SHORT_COUNTERS.iter().any(|(n, top)| *n == name && port.counters.get(name) == Some(top))
 }
 
 fn flap(c: &Context<'_>, sink: &mut Sink<'_>, port: &IbPort, name: &str, device: &Device) {
-    if !sink.on("ib.flap") || blind(port, "link_downed") {
+    if !sink.on("ib.flap") {
         return;
     }
-    let counter = format!("ib/{name}/link_downed");
-    let rise = |hours: f64| c.counters.rise(&counter, hours * 3600.0).unwrap_or(0);
+    // A stuck counter of the card says nothing; that of its interface has 64 bits.
+    let mut counters = carrier_counters(c, port, name);
+    if !blind(port, "link_downed") {
+        counters.push(format!("ib/{name}/link_downed"));
+    }
+    // Both count the same event.
+    let rise =
+        |hours: f64| counters.iter().filter_map(|n| c.counters.rise(n, hours * 3600.0)).max().unwrap_or(0);
     let (status, n, hours) = match (rise(3.0), rise(1.0)) {
         (n, _) if n >= 3 => (Status::Fail, n, 3),
         (_, n) if n >= 1 => (Status::Warn, n, 1),
@@ -139,9 +144,22 @@ fn flap(c: &Context<'_>, sink: &mut Sink<'_>, port: &IbPort, name: &str, device:
     let mut f = sink.finding("ib.flap", "ibflap", status, Some(device.clone()));
     f.action = Action::Repair;
     f.text = format!("link went down {n} times in {hours} h");
-    f.evidence = format!("{name}: link_downed rose by {n} within {hours} h");
+    f.evidence = format!("{name}: {} rose by {n} within {hours} h", counters.join(" or "));
     f.mend = "check cable, transceiver and switch port".into();
     sink.push(f);
+}
+
+/// Counters of the network interfaces on this port.
+fn carrier_counters(c: &Context<'_>, port: &IbPort, name: &str) -> Vec<String> {
+    let number = name.rsplit_once('/').and_then(|(_, n)| n.parse::<u32>().ok()).unwrap_or(1);
+    let interfaces = c.facts.node.net.value().into_iter().flatten();
+    interfaces
+        .filter(|(_, net)| {
+            // One function per port is usual; where two share one, the kernel numbers them from 0.
+            port.pci.is_some() && net.pci == port.pci && (net.dev_port == 0 || net.dev_port + 1 == number)
+        })
+        .map(|(interface, _)| format!("net/{interface}/carrier_down_count"))
+        .collect()
 }
 
 fn saturated(sink: &mut Sink<'_>, port: &IbPort, name: &str, device: &Device) {

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use super::gpu::{device_at, same_slot};
 use super::{Context, Sink, why_missing};
 use crate::facts::SeenEvent;
+use crate::kernel_lines;
 use crate::verdict::{Action, Device, DeviceKind, Fault, Scope, Status};
 use crate::xid::{Drain, Kind, Policy, Severity, policy};
 
@@ -17,6 +18,7 @@ pub fn check_of(kind: &Kind) -> &'static str {
         Kind::Xid { .. } => "gpu.xid",
         Kind::Sxid { .. } => "gpu.sxid",
         Kind::Text(_) => "gpu.lost_text",
+        Kind::Line { row, .. } => kernel_lines::row(row).map_or("gpu.lost_text", |(_, r)| r.check),
     }
 }
 
@@ -31,7 +33,7 @@ pub fn run(c: &Context<'_>, sink: &mut Sink<'_>) {
         return;
     };
     let mut foreign: BTreeMap<&str, u64> = BTreeMap::new();
-    for seen in &kernel.events {
+    for seen in kernel.events.iter().filter(|e| !matches!(e.event.kind, Kind::Line { .. })) {
         let check = check_of(&seen.event.kind);
         if !sink.on(check) {
             continue;

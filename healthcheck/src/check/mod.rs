@@ -1,14 +1,19 @@
 //! Checks: pure functions from facts to findings. No I/O: a test is a struct literal.
 
 mod dcgm;
+mod disks;
+mod fabric;
 mod fs;
 mod gpu;
 mod host;
 mod ib;
 mod kernel;
+mod kernel_lines;
+mod machine;
 mod site;
 
 pub(crate) use kernel::check_of;
+pub(crate) use kernel_lines::stays_open;
 
 use std::collections::BTreeMap;
 
@@ -126,7 +131,11 @@ pub fn run(facts: &Facts, config: &Config, history: &State, mode: Mode, now: f64
     let mut sink = Sink { context: &context, raws: Vec::new(), checks: Vec::new() };
     gpu::run(&context, &mut sink);
     kernel::run(&context, &mut sink);
+    kernel_lines::run(&context, &mut sink);
     ib::run(&context, &mut sink);
+    fabric::run(&context, &mut sink);
+    machine::run(&context, &mut sink);
+    disks::run(&context, &mut sink);
     fs::run(&context, &mut sink);
     host::run(&context, &mut sink);
     dcgm::run(&context, &mut sink);

@@ -7,15 +7,22 @@ pub mod child;
 mod command;
 mod cuda;
 mod dcgmi;
+pub mod disks;
+pub mod functions;
 mod gpu_node;
-mod infiniband;
+pub mod host;
+pub mod infiniband;
 mod mounts;
+pub mod network;
+mod node;
 mod nvml;
 mod nvml_details;
 mod nvml_raw;
 mod pci;
+pub mod services;
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -50,12 +57,20 @@ pub fn child_main() -> Option<ExitCode> {
     let name = args.next().unwrap_or_default();
     let root = args.next().unwrap_or_default();
     let root = Path::new(&root);
+    let second = args.next().unwrap_or_default();
+    let second = Path::new(&second);
     match name.to_str() {
-        Some("nvml") => nvml::child(root, args.next().is_none_or(|a| a != BRIEF)),
+        Some("nvml") => nvml::child(root, second != Path::new(BRIEF)),
         Some("cuda") => cuda::child(root),
         Some("dcgmi") => dcgmi::child(root),
         Some("nvml-resident") => nvml::resident(root),
-        Some("infiniband") => infiniband::child(root),
+        Some("infiniband") => infiniband::child(root, false),
+        Some("infiniband-all") => infiniband::child(root, true),
+        Some("network") => network::child(root),
+        Some("functions") => functions::child(root),
+        Some("host") => host::child(root, second),
+        Some("disks") => disks::child(root, second),
+        Some("shm") => host::shm_child(root),
         Some("pci") => pci::child(root),
         Some("mount") => return Some(mounts::child(root)),
         _ => return Some(ExitCode::from(2)),
@@ -85,7 +100,7 @@ pub fn read_with(
     } else {
         make_private_dir(&outstanding).is_ok().then_some(outstanding)
     };
-    let own_with = |name: &str, root: &Path, more: Option<&str>, label: &str, limit: Duration| -> Probe {
+    let own_with = |name: &str, root: &Path, more: Option<&OsStr>, label: &str, limit: Duration| -> Probe {
         match std::env::current_exe() {
             Ok(exe) => child::start(
                 label,
@@ -105,14 +120,18 @@ pub fn read_with(
             resident.ask("nvml", sys::die_with_parent(&mut command), limit, outstanding.as_deref())
         }
         _ => {
-            let brief = (!slow).then_some(BRIEF);
+            let brief = (!slow).then_some(OsStr::new(BRIEF));
             own_with("nvml", &config.paths.nvml, brief, "nvml", limit)
         }
     };
     let mut probes = vec![
         nvml,
         own("pci", &config.paths.sysfs, "pci"),
-        own("infiniband", &config.paths.sysfs, "infiniband"),
+        own(
+            if matches!(mode, Mode::Periodic | Mode::Deep) { "infiniband-all" } else { "infiniband" },
+            &config.paths.sysfs,
+            "infiniband",
+        ),
     ];
     let fixed = probes.len();
     let network: Vec<_> = config.profile.mount.iter().filter(|m| m.network).collect();
@@ -128,6 +147,13 @@ pub fn read_with(
         sys::die_with_parent(command.args(&c.args));
         probes.push(child::start(&label, &mut command, limit, outstanding.as_deref()));
     }
+    let (node, of_node) = node::start(
+        config,
+        mode,
+        |name, root, more| own_with(name, root, more.map(Path::as_os_str), name, limit),
+        |label, command| child::start(label, sys::die_with_parent(command), limit, outstanding.as_deref()),
+    );
+    probes.extend(of_node);
 
     let mut asked = Vec::new();
     if slow && config.profile.gpu.fabric_manager != Some(false) && Path::new(SYSTEMD).exists() {
@@ -179,6 +205,8 @@ pub fn read_with(
         facts.mount_probes.insert(mount.path.display().to_string(), mounts::answer(outcome));
     }
     let (ran, answers) = ran.split_at(commands.len());
+    let (of_node, answers) = answers.split_at(node.len());
+    facts.node = node::facts(config, &node, of_node);
     for (c, outcome) in commands.iter().zip(ran) {
         facts.commands.insert(c.name.clone(), command::result(outcome));
     }
@@ -201,11 +229,42 @@ pub fn read_with(
     facts
 }
 
+/// Files of a port's `counters/` that rules watch.
+const IB_COUNTERS: [&str; 8] = [
+    "link_downed",
+    "symbol_error",
+    "port_rcv_errors",
+    "link_error_recovery",
+    "local_link_integrity_errors",
+    "excessive_buffer_overrun_errors",
+    "port_xmit_discards",
+    "VL15_dropped",
+];
+/// Files of a port's `hw_counters/` that rules watch.
+const IB_HW_COUNTERS: [&str; 3] = ["local_ack_timeout_err", "rnr_nak_retry_err", "roce_slow_restart"];
+
 /// Every counter whose rise within a window some rule asks for, by name.
 fn counters(facts: &Facts) -> BTreeMap<String, u64> {
     let mut all = BTreeMap::new();
     for (port, p) in facts.ib.value().into_iter().flatten() {
-        all.extend(p.counters.iter().map(|(name, value)| (format!("ib/{port}/{name}"), *value)));
+        let read = |names: &[&str], from: &BTreeMap<String, u64>| -> Vec<(String, u64)> {
+            names.iter().filter_map(|n| Some((format!("ib/{port}/{n}"), *from.get(*n)?))).collect()
+        };
+        all.extend(read(&IB_COUNTERS, &p.counters));
+        all.extend(read(&IB_HW_COUNTERS, &p.hw_counters));
+    }
+    for (name, port) in facts.node.net.value().into_iter().flatten().filter(|(_, p)| p.pci.is_some()) {
+        all.extend(port.carrier_down_count.value().map(|n| (format!("net/{name}/carrier_down_count"), *n)));
+    }
+    for (pci, f) in facts.node.functions.value().into_iter().flatten() {
+        for (name, count) in [("correctable", &f.correctable), ("nonfatal", &f.nonfatal), ("fatal", &f.fatal)]
+        {
+            all.extend(count.value().map(|n| (format!("aer/{pci}/{name}"), *n)));
+        }
+    }
+    for (name, mc) in facts.node.edac.value().into_iter().flatten() {
+        all.extend(mc.corrected.value().map(|n| (format!("edac/{name}/corrected"), *n)));
+        all.extend(mc.uncorrectable.value().map(|n| (format!("edac/{name}/uncorrectable"), *n)));
     }
     for gpu in facts.nvml.value().map_or(&[][..], |n| &n.gpus) {
         if let (Some(pci), Some(d)) = (gpu.pci.value(), &gpu.details) {
@@ -247,6 +306,13 @@ fn answer(value: &impl serde::Serialize) {
 /// Reads a small file, trimmed; `None` when it is not there or not readable.
 fn read_trimmed(path: &Path) -> Option<String> {
     std::fs::read_to_string(path).ok().map(|t| t.trim().to_string())
+}
+
+/// Name of the PCI function behind a `device` link, in lower case.
+fn pci_function(link: &Path) -> Option<String> {
+    let real = std::fs::canonicalize(link).ok()?;
+    let name = real.file_name()?.to_str()?.to_lowercase();
+    crate::xid::normalise_pci(&name).map(|_| name)
 }
 
 /// Reads a number that may be followed by text (`4: ACTIVE`, `400 Gb/sec (4X NDR)`).
