@@ -129,12 +129,16 @@ fn the_plugin_shows_its_option_and_refuses_a_step_on_a_node_that_failed_meanwhil
         assert!(!help.err.contains("clustermax"), "{tool} --help is quiet: {}", help.err);
     }
     let scratch = c.scratch();
-    let go = scratch.join("go");
-    let script =
-        format!("while [ ! -e {} ]; do sleep 0.2; done; srun -n1 echo second step ran", go.display());
+    let (granted, go) = (scratch.join("granted"), scratch.join("go"));
+    let script = format!(
+        "touch {}; while [ ! -e {} ]; do sleep 0.2; done; srun -n1 echo second step ran",
+        granted.display(),
+        go.display()
+    );
     let mut salloc = c.user_command(&["salloc", "-w", "n1", "--gres=gpu:8", "sh", "-c", &script]);
     let alloc = salloc.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("salloc");
-    c.wait(20, "allocation", || c.slurm(&["squeue", "-h", "-t", "R"]).contains("n1"));
+    // 26.05 calls a job running while its prolog runs.
+    c.wait(20, "allocation", || granted.exists());
     c.sim_ok(&["inject", "xid79", "--node", "n1", "--gpu", "2"]);
     c.wait_drained("n1", 30);
     std::fs::write(&go, "").expect("go");
@@ -142,4 +146,27 @@ fn the_plugin_shows_its_option_and_refuses_a_step_on_a_node_that_failed_meanwhil
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(!out.contains("second step ran"), "{out}");
     assert!(err.contains("clustermax: node n1") && err.contains("GPU 2"), "{err}");
+}
+
+#[test]
+fn the_doctor_compares_this_host_with_the_controller_and_the_nodes() {
+    let c = Cluster::up(&["--nodes", "2", "--health-interval", "2"]);
+    let looks = || run(&mut c.on_node("n1", "clustermax-doctor", &["--cluster"])).out;
+    c.wait(20, "HealthCheckProgram ran", || looks().contains("PASS HealthCheckProgram ran: "));
+    let said = looks();
+    for look in [
+        "PASS clustermax-drain: ",
+        "PASS plugin: ",
+        "PASS controller: it runs Slurm ",
+        "PASS nodes' release: 2 nodes",
+    ] {
+        assert!(said.contains(look), "no {look:?} in {said}");
+    }
+    assert!(said.contains("PASS running configuration: "), "{said}");
+    let conf = c.dir().join("etc/slurm.conf");
+    let text = std::fs::read_to_string(&conf).expect("slurm.conf");
+    std::fs::write(&conf, text.replace("HealthCheckInterval=2\n", "HealthCheckInterval=3\n"))
+        .expect("slurm.conf");
+    let said = looks();
+    assert!(said.contains("HealthCheckInterval is 2 sec there and 3 here"), "{said}");
 }

@@ -1,6 +1,7 @@
 //! What `clustermax-doctor` looks at: the installation as Slurm will meet it, without loading or changing anything.
 
 use std::fmt;
+use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -16,6 +17,7 @@ use crate::release::Release;
 use crate::slurm_conf::{self, SlurmConf};
 use crate::spool::Spool;
 
+mod cluster;
 mod keys;
 mod ran;
 
@@ -91,6 +93,8 @@ pub struct Options {
     pub plugin: Option<PathBuf>,
     /// slurm.conf; without it the one that our configuration names.
     pub slurm_conf: Option<PathBuf>,
+    /// Also ask the controller what it and the nodes run.
+    pub cluster: bool,
 }
 
 /// Collects items.
@@ -138,6 +142,9 @@ pub fn diagnose(options: &Options) -> Diagnosis {
             keys::look(&mut looks, &conf, config.enforcement == Enforcement::Enforce);
             #[allow(clippy::cast_precision_loss, reason = "seconds since 1970 are exact in an f64")]
             ran::look(&mut looks, &config, &conf, jiff::Timestamp::now().as_second() as f64);
+            if options.cluster {
+                cluster::look(&mut looks, &config.slurm.scontrol, &conf, &conf_path, slurm);
+            }
             let named = look_at_plugstack(&mut looks, &conf);
             plugin = plugin.or(named);
         }
@@ -235,7 +242,7 @@ fn look_at_slurm(looks: &mut Looks, config: &Config, conf: &Path) -> Option<Rele
 }
 
 fn release_of(program: &Path, slurm_conf: Option<&Path>) -> Result<Release, String> {
-    let said = ask(program, "-V", slurm_conf)?;
+    let said = ask(program, &["-V"], slurm_conf)?;
     Release::find(&said)
         .ok_or_else(|| format!("{} -V said \"{}\" and no release", program.display(), said.trim()))
 }
@@ -272,7 +279,7 @@ fn look_at_drain(looks: &mut Looks, config: &Config, slurm: Option<Release>) {
         );
         return;
     }
-    let answer = ask(path, "--version", None).and_then(|said| {
+    let answer = ask(path, &["--version"], None).and_then(|said| {
         serde_json::from_str::<DrainVersion>(&said)
             .map_err(|_| format!("{} is not clustermax-drain", path.display()))
     });
@@ -694,11 +701,11 @@ fn runs(path: &Path, program: &str) -> bool {
 }
 
 /// What a program prints on stdout, within [`ASK_LIMIT`] and with a fixed environment.
-fn ask(program: &Path, argument: &str, slurm_conf: Option<&Path>) -> Result<String, String> {
+fn ask(program: &Path, arguments: &[&str], slurm_conf: Option<&Path>) -> Result<String, String> {
     let failed = |e: std::io::Error| format!("{} cannot be run: {e}", program.display());
     let mut command = Command::new(program);
     command
-        .arg(argument)
+        .args(arguments)
         .env_clear()
         .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
         .envs(slurm_conf.map(|conf| ("SLURM_CONF", conf)))
@@ -714,6 +721,14 @@ fn ask(program: &Path, argument: &str, slurm_conf: Option<&Path>) -> Result<Stri
         other => other,
     }
     .map_err(failed)?;
+    // Read beside the wait: the list of all nodes is longer than a pipe holds.
+    let mut stdout = child.stdout.take();
+    let reader = thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // What was read before an error is the answer.
+        let _ = stdout.as_mut().map(|s| s.read_to_end(&mut bytes));
+        bytes
+    });
     let end = Instant::now() + ASK_LIMIT;
     while child.try_wait().map_err(failed)?.is_none() {
         if Instant::now() >= end {
@@ -722,8 +737,7 @@ fn ask(program: &Path, argument: &str, slurm_conf: Option<&Path>) -> Result<Stri
         }
         thread::sleep(Duration::from_millis(5));
     }
-    let output = child.wait_with_output().map_err(failed)?;
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    Ok(String::from_utf8_lossy(&reader.join().unwrap_or_default()).into_owned())
 }
 
 #[cfg(test)]
@@ -821,6 +835,7 @@ mod tests {
                 node: "n1".into(),
                 plugin: None,
                 slurm_conf: None,
+                cluster: false,
             })
         }
 

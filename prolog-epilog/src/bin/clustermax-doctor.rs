@@ -29,6 +29,9 @@ struct Args {
     /// slurm.conf (default: slurm.conf of the configuration).
     #[arg(long)]
     slurm_conf: Option<PathBuf>,
+    /// Also ask the controller: its release, its running configuration and the nodes' releases.
+    #[arg(long)]
+    cluster: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -45,6 +48,7 @@ fn main() -> ExitCode {
         node: node_name(args.node.as_deref()),
         plugin: args.plugin,
         slurm_conf: args.slurm_conf,
+        cluster: args.cluster,
     });
     if args.json {
         match serde_json::to_string_pretty(&diagnosis) {
