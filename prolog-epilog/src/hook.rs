@@ -14,6 +14,7 @@ use healthcheck::drain::DrainOutcome;
 use healthcheck::jobs::{self, JOB_SCHEMA, Job, JobGpu};
 use healthcheck::mode::Mode;
 use healthcheck::pass::{self, Report};
+use healthcheck::state::KnownGpu;
 use healthcheck::verdict::{Finding, Verdict};
 use healthcheck::watch;
 
@@ -115,6 +116,16 @@ pub fn main(mode: Mode) -> ExitCode {
         );
         return ExitCode::SUCCESS;
     };
+    if mode == Mode::Prolog {
+        match watch::fresh(&config) {
+            // All is well, and known to be: no device is touched, no program started.
+            Ok(inventory) => {
+                admit(&config, &env, &inventory);
+                return ExitCode::SUCCESS;
+            }
+            Err(why) => tracing::debug!("own pass: {why}"),
+        }
+    }
     end_in_time(&config, mode);
     ExitCode::from(match mode {
         Mode::Epilog => epilog(&config, &env),
@@ -149,26 +160,22 @@ fn end_in_time(config: &Config, mode: Mode) {
 }
 
 fn prolog(config: &Config, env: &JobEnv) -> u8 {
-    let (code, inventory) = match watch::fresh(config) {
-        // All is well, and known to be: no device is touched, no program started.
-        Ok(inventory) => (0, inventory),
-        Err(why) => {
-            tracing::debug!("own pass: {why}");
-            let code = finish(config, env, &pass::run(config, Mode::Prolog, Some(&env.job)));
-            let known = pass::inventory(config).into_iter();
-            (
-                code,
-                known.map(|(pci, k)| JobGpu { index: k.minor, pci: Some(pci), uuid: Some(k.uuid) }).collect(),
-            )
-        }
-    };
+    let code = finish(config, env, &pass::run(config, Mode::Prolog, Some(&env.job)));
     // After the pass: what it read in the kernel log happened before this job.
-    if code == 0
-        && let Err(why) = jobs::save(&config.paths.run_dir, &record(config, env, &inventory))
-    {
-        tracing::warn!("{why}");
+    if code == 0 {
+        let known = pass::inventory(config).into_iter();
+        let gpu =
+            |(pci, k): (String, KnownGpu)| JobGpu { index: k.minor, pci: Some(pci), uuid: Some(k.uuid) };
+        admit(config, env, &known.map(gpu).collect::<Vec<_>>());
     }
     code
+}
+
+/// Writes the job's file.
+fn admit(config: &Config, env: &JobEnv, inventory: &[JobGpu]) {
+    if let Err(why) = jobs::save(&config.paths.run_dir, &record(config, env, inventory)) {
+        tracing::warn!("{why}");
+    }
 }
 
 fn epilog(config: &Config, env: &JobEnv) -> u8 {

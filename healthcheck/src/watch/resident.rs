@@ -26,7 +26,7 @@ use crate::verdict::Action;
 /// How long a start waits for the lock: a pass that looks whether somebody holds it has it for a moment.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
 /// How often a kernel log without a descriptor to wait on (a regular file) is looked at.
-const LOOK_AT_FILES: Duration = Duration::from_millis(100);
+const LOOK_AT_FILES: Duration = Duration::from_millis(250);
 /// Longest reading of the kernel logs before others get their turn.
 const READ_LIMIT: Duration = Duration::from_millis(200);
 /// Least time between passes that kernel lines ask for.
