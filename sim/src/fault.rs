@@ -15,12 +15,14 @@ use crate::kmsg::{self, Record};
 use crate::state::NodeLayout;
 use crate::sysfs::SysfsTree;
 pub use gpu::{FabricHealth, GpuFault};
+pub use node::NodeFault;
 
 mod gpu;
+mod node;
 
 /// Name, argument and meaning of every fault, as `inject --list` shows them.
 pub fn all() -> impl Iterator<Item = &'static (&'static str, &'static str, &'static str)> {
-    FAULTS.iter().chain(&gpu::FAULTS)
+    FAULTS.iter().chain(&gpu::FAULTS).chain(&node::FAULTS)
 }
 
 /// Those of the links, the kernel log and the state that every pass decides by.
@@ -100,6 +102,8 @@ pub enum Fault {
     KmsgKernel(String),
     /// What NVML tells of a GPU or its driver.
     Gpu(GpuFault),
+    /// A fault of the fabric's counters, the host or its disks.
+    Node(NodeFault),
 }
 
 impl FromStr for Fault {
@@ -178,6 +182,9 @@ impl FromStr for Fault {
                 if let Some(fault) = GpuFault::parse(name, argument) {
                     return fault.map(Self::Gpu);
                 }
+                if let Some(fault) = NodeFault::parse(name, argument) {
+                    return fault.map(Self::Node);
+                }
                 let nearest = all()
                     .map(|f| f.0)
                     .max_by(|a, b| strsim::jaro_winkler(a, name).total_cmp(&strsim::jaro_winkler(b, name)))
@@ -253,6 +260,7 @@ impl Target<'_> {
         let index = self.gpu as usize;
         let mut no_gpu = Gpu::default();
         let needs_gpu = !matches!(fault, Fault::Gpu(f) if f.is_nodes())
+            && !matches!(fault, Fault::Node(f) if f.is_nodes())
             && !matches!(
                 fault,
                 Fault::NvmlHang(_)
@@ -357,6 +365,13 @@ impl Target<'_> {
                 return Ok(Some(line(&self.node.kmsg().display().to_string(), record)));
             }
             Fault::KmsgKernel(text) => kernel_line = Some(text.clone()),
+            Fault::Node(fault) => {
+                let (shared, written) = fault.apply(self, &tree, address)?;
+                if written.is_some() {
+                    return Ok(written);
+                }
+                kernel_line = shared;
+            }
             Fault::Gpu(fault) => {
                 fault.apply(&mut gpus, index)?;
                 match fault {
@@ -616,6 +631,39 @@ mod tests {
         target(&node, 0).clear().unwrap();
         assert_eq!(load(&node.layout.gpus()).unwrap(), load(&node.layout.gpus_healthy()).unwrap());
         assert_eq!(sys("class/infiniband/mlx5_2/ports/1/state"), "4: ACTIVE\n");
+    }
+
+    #[test]
+    fn faults_of_fabric_host_and_disks_show_and_clear() {
+        let node = node();
+        let apply = |fault: &str| {
+            target(&node, 2).apply(&fault.parse().unwrap(), no_kernel).unwrap();
+        };
+        for fault in
+            ["ib-flap:3", "ib-flap:3", "ib-symbol:9", "aer:nonfatal", "edac", "nvme-dead", "net-down"]
+        {
+            match fault {
+                "ib-symbol:9" => assert!(target(&node, 2).apply(&fault.parse().unwrap(), no_kernel).is_err()),
+                _ => apply(fault),
+            }
+        }
+        let sys = |p: &str| std::fs::read_to_string(node.layout.sys().join(p)).unwrap();
+        assert_eq!(sys("class/infiniband/mlx5_3/ports/1/counters/link_downed"), "6\n");
+        assert_eq!(sys("class/net/ib3/carrier_down_count"), "7\n");
+        assert!(sys("bus/pci/devices/3a1c:3a:00.0/aer_dev_nonfatal").ends_with("TOTAL_ERR_NONFATAL 3\n"));
+        assert_eq!(sys("devices/system/edac/mc/mc0/ue_count"), "1\n");
+        assert_eq!(sys("class/nvme/nvme1/state"), "dead\n");
+        assert_eq!(sys("class/net/eth0/operstate"), "down\n");
+        // Two lines, in this node's own log.
+        let line = target(&node, 2).apply(&"lockup".parse().unwrap(), no_kernel).unwrap().unwrap();
+        assert_eq!(line.sequence, 1);
+        for wrong in ["ib-flap:x", "aer:mild", "edac:2", "mce:1"] {
+            assert_eq!(wrong.parse::<Fault>().unwrap_err().exit_code(), 2, "{wrong}");
+        }
+        target(&node, 0).clear().unwrap();
+        assert_eq!(sys("class/infiniband/mlx5_3/ports/1/counters/link_downed"), "0\n");
+        assert_eq!(sys("class/nvme/nvme1/state"), "live\n");
+        assert_eq!(sys("class/net/eth0/operstate"), "up\n");
     }
 
     #[test]

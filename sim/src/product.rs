@@ -197,9 +197,13 @@ struct Profile<'a> {
     nvlinks_per_gpu: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pcie_width: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pcie_speed_gts: Option<f64>,
+    nvme_count: u32,
     memory_total_kib: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     gpu: Option<GpuProfile>,
+    net_port: [NetPort; 1],
     ib_port: Vec<IbPort>,
 }
 
@@ -210,6 +214,13 @@ struct GpuProfile {
     ecc: bool,
     mig: bool,
     compute_mode: &'static str,
+}
+
+#[derive(Serialize)]
+struct NetPort {
+    name: &'static str,
+    speed_mbps: u32,
+    mtu: u32,
 }
 
 #[derive(Serialize)]
@@ -261,7 +272,15 @@ fn clustermax_toml(
             gpu_count: gpus.gpus.len(),
             nvlinks_per_gpu: gpu.and_then(|g| g.nvlink.as_ref()).map(|n| n.links),
             pcie_width: gpu.map(|g| g.pcie.max_width),
+            pcie_speed_gts: gpu.map(|g| match g.pcie.max_generation {
+                ..=3 => 8.0,
+                4 => 16.0,
+                5 => 32.0,
+                _ => 64.0,
+            }),
+            nvme_count: crate::sysfs::NVME_COUNT,
             memory_total_kib,
+            net_port: [NetPort { name: "eth0", speed_mbps: 25_000, mtu: 1500 }],
             gpu: gpu.map(|g| GpuProfile {
                 nvlink_mbps: g.nvlink.as_ref().map(|n| n.speed),
                 ecc: true,

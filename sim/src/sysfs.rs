@@ -9,6 +9,10 @@ use nvidia_ml_sim::model::{Gpu, GpuFile, GpuModel, PciAddress};
 use crate::error::{IoContext, Result};
 use crate::files;
 
+mod host;
+
+pub use host::NVME_COUNT;
+
 /// Buses of the eight network cards of an HGX node, one beside each GPU.
 const NIC_BUSES: [u8; 8] = [0x19, 0x2b, 0x3b, 0x5e, 0x9b, 0xac, 0xbb, 0xdc];
 /// Buses of the NVSwitches.
@@ -170,6 +174,7 @@ impl SysfsTree {
         for index in 0..ib_ports {
             self.write_card(&card, domain, index)?;
         }
+        self.write_host()?;
         self.write_interface("eth0", 1, 1500, Some(25_000), None)
     }
 
