@@ -28,7 +28,7 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use crate::config::Config;
-use crate::facts::{Facts, Reading};
+use crate::facts::{Facts, NodeFacts, Reading};
 use crate::jobs;
 use crate::mode::Mode;
 use crate::state::make_private_dir;
@@ -225,6 +225,36 @@ pub fn read_with(
         facts.gpu_node.mps = Some(gpu_node::mps_daemons(&config.paths.procfs));
     }
     gpu_node::attribute_processes(&mut facts, &config.paths.procfs, &config.paths.state_dir);
+    facts.counters = counters(&facts);
+    facts
+}
+
+/// What the trees `sys` and `proc` below a folder show, read in this process: for the fuzz targets.
+#[doc(hidden)]
+#[must_use]
+pub fn read_tree(root: &Path) -> Facts {
+    let (sysfs, procfs) = (root.join("sys"), root.join("proc"));
+    let (host, disks) = (host::read(&sysfs, &procfs), disks::read(&sysfs, &procfs));
+    let mut facts = Facts {
+        boot_id: boot_id(&procfs),
+        uptime: uptime(&procfs),
+        pci: pci::read(&sysfs),
+        ib: infiniband::read(&sysfs, true),
+        node: NodeFacts {
+            net: network::read(&sysfs),
+            functions: functions::read(&sysfs),
+            nvme: disks.nvme,
+            raid: disks.raid,
+            edac: host.edac,
+            cpus: host.cpus,
+            governors: host.governors,
+            processes: host.processes,
+            ..NodeFacts::default()
+        },
+        mounts: mounts::table(&procfs),
+        memory_total_kib: memory_total_kib(&procfs),
+        ..Facts::default()
+    };
     facts.counters = counters(&facts);
     facts
 }
