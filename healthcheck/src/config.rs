@@ -16,7 +16,7 @@ use crate::verdict::Action;
 
 mod gpu;
 
-pub use gpu::{FirmwareProfile, GpuProfile};
+pub use gpu::{AmdProfile, FirmwareProfile, GpuProfile};
 
 /// Where the configuration lies unless `--config` says otherwise.
 pub const DEFAULT_CONFIG: &str = "/etc/clustermax/clustermax.toml";
@@ -398,6 +398,9 @@ pub struct Profile {
     /// How the GPUs should be set up.
     #[serde(skip_serializing_if = "GpuProfile::is_empty")]
     pub gpu: GpuProfile,
+    /// AMD GPUs.
+    #[serde(skip_serializing_if = "AmdProfile::is_empty")]
+    pub amd: AmdProfile,
     /// Network interfaces.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub net_port: Vec<NetPortProfile>,

@@ -7,9 +7,11 @@ use serde::{Deserialize, Serialize};
 use crate::kernel_lines;
 use crate::xid::{KernelEvent, recovery_action};
 
+mod amd;
 mod gpu;
 mod node;
 
+pub use amd::{AmdGpu, BadPages, RasCount, Temperature};
 pub use gpu::{
     C2c, Fabric, GpuDetails, GpuNode, GpuProcess, GpuSurvey, Mode, NvlinkErrors, Owner, RepairFlags,
     RetiredPages, RowSpares, Service, Usable,
@@ -94,6 +96,9 @@ pub struct Facts {
     /// The job whose prolog or epilog this is.
     #[serde(default)]
     pub own_job: Option<String>,
+    /// AMD GPUs by address; unsupported where nothing of amdgpu is there and the profile names none.
+    #[serde(default)]
+    pub amd: Reading<Vec<AmdGpu>>,
 }
 
 /// What PCI sysfs shows of NVIDIA's devices.

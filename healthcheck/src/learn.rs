@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use crate::config::{
-    FirmwareProfile, GpuProfile, IbPortProfile, MountProfile, NetPortProfile, Profile, SpaceProfile,
+    AmdProfile, FirmwareProfile, GpuProfile, IbPortProfile, MountProfile, NetPortProfile, Profile, SpaceProfile,
 };
 use crate::facts::{self, Facts, FunctionKind, GpuDetails, GpuSurvey, NvmlGpu, Reading};
 
@@ -57,6 +57,7 @@ pub fn profile(facts: &Facts) -> Profile {
         nvlinks_per_gpu: links.max().filter(|n| *n > 0).and_then(|n| u32::try_from(n).ok()),
         pcie_width: widths.max().copied(),
         memory_total_kib: facts.memory_total_kib.value().copied(),
+        amd: amd_profile(facts),
         gpu: gpu_profile(gpus, nvml.map_or("", |n| &n.driver_version)),
         ib_port: ports.collect(),
         mount: mounts
@@ -74,6 +75,15 @@ pub fn profile(facts: &Facts) -> Profile {
             .map(|p| SpaceProfile { path: p.into(), warn_percent: 85.0, fail_percent: 95.0 })
             .collect(),
         ..Profile::default()
+    }
+}
+
+fn amd_profile(facts: &Facts) -> AmdProfile {
+    let gpus = facts.amd.value().map_or(&[][..], Vec::as_slice);
+    AmdProfile {
+        gpu_count: u32::try_from(gpus.iter().filter(|g| g.bound).count()).ok().filter(|n| *n > 0),
+        pcie_width: gpus.iter().filter_map(|g| g.max_width.value()).max().copied(),
+        xgmi: same(gpus.iter().map(|g| g.hive.value())).is_some(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Checks: pure functions from facts to findings. No I/O: a test is a struct literal.
 
 mod dcgm;
+mod amd;
 mod disks;
 mod fabric;
 mod fs;
@@ -130,6 +131,7 @@ pub fn run(facts: &Facts, config: &Config, history: &State, mode: Mode, now: f64
     };
     let mut sink = Sink { context: &context, raws: Vec::new(), checks: Vec::new() };
     gpu::run(&context, &mut sink);
+    amd::run(&context, &mut sink);
     kernel::run(&context, &mut sink);
     kernel_lines::run(&context, &mut sink);
     ib::run(&context, &mut sink);

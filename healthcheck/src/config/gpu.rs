@@ -1,4 +1,4 @@
-//! `[profile.gpu]`: how the GPUs of a node should be set up.
+//! `[profile.gpu]` and `[profile.amd]`: how the GPUs of a node should be set up.
 
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +37,29 @@ pub struct GpuProfile {
     /// Releases of the GPUs' software.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub firmware: Option<FirmwareProfile>,
+}
+
+/// `[profile.amd]`: AMD GPUs.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AmdProfile {
+    /// Number of GPUs that amdgpu holds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu_count: Option<u32>,
+    /// PCIe lanes of each; without it what both ends can do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pcie_width: Option<u32>,
+    /// They are one xGMI hive.
+    #[serde(skip_serializing_if = "is_false")]
+    pub xgmi: bool,
+}
+
+impl AmdProfile {
+    /// Nothing is expected.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == AmdProfile::default()
+    }
 }
 
 /// Releases of the GPUs' software; a release that is absent may be any, but the same on all GPUs.

@@ -4,6 +4,7 @@
 //! processes: this program started again with [`CHILD_ARG`]. The rest is read in this process.
 
 pub mod child;
+mod amdgpu;
 mod command;
 mod cuda;
 mod dcgmi;
@@ -62,6 +63,7 @@ pub fn child_main() -> Option<ExitCode> {
     match name.to_str() {
         Some("nvml") => nvml::child(root, second != Path::new(BRIEF)),
         Some("cuda") => cuda::child(root),
+        Some("amdgpu") => amdgpu::child(root),
         Some("dcgmi") => dcgmi::child(root),
         Some("nvml-resident") => nvml::resident(root),
         Some("infiniband") => infiniband::child(root, false),
@@ -172,6 +174,10 @@ pub fn read_with(
         probes.push(own("dcgmi", &config.paths.dcgmi, "dcgmi"));
         asked.push("dcgmi");
     }
+    if config.profile.amd.gpu_count.is_some() || amdgpu::is_loaded(&config.paths.sysfs) {
+        probes.push(own("amdgpu", &config.paths.sysfs, "amdgpu"));
+        asked.push("amdgpu");
+    }
     // A context on a GPU in use would take memory from its job, or be refused.
     if mode == Mode::Deep && jobs::list(&config.paths.run_dir).is_empty() {
         let limit = CUDA_LIMIT.min(config.deadlines.sources(mode));
@@ -210,13 +216,18 @@ pub fn read_with(
     for (c, outcome) in commands.iter().zip(ran) {
         facts.commands.insert(c.name.clone(), command::result(outcome));
     }
+    let asked_amd = asked.contains(&"amdgpu");
     for (what, outcome) in asked.into_iter().zip(answers) {
         match what {
             "fabricmanager" => facts.gpu_node.fabric_manager = Some(gpu_node::unit_state(outcome)),
             "dcgmi" => facts.dcgm = Some(from_json(outcome)),
             "imex" => facts.gpu_node.imex = Some(gpu_node::imex_state(outcome)),
+            "amdgpu" => facts.amd = from_json(outcome),
             _ => facts.gpu_node.usable = Some(cuda::parse(outcome)),
         }
+    }
+    if !asked_amd {
+        facts.amd = Reading::Unsupported;
     }
     facts.gpu_node.module_version = gpu_node::module_version(&config.paths.sysfs);
     facts.gpu_node.imex_channels = gpu_node::imex_channels(&config.paths.dev);
@@ -300,6 +311,11 @@ fn counters(facts: &Facts) -> BTreeMap<String, u64> {
         if let (Some(pci), Some(d)) = (gpu.pci.value(), &gpu.details) {
             let counts = d.counters();
             all.extend(counts.into_iter().map(|(name, value)| (format!("gpu/{pci}/{name}"), value)));
+        }
+    }
+    for gpu in facts.amd.value().into_iter().flatten() {
+        if let Some(ras) = gpu.ras.value() {
+            all.insert(format!("amd/{}/ras_ce", gpu.pci), ras.values().map(|n| n.ce).sum());
         }
     }
     all

@@ -56,7 +56,8 @@ pub fn read(sysfs: &Path) -> Reading<PciFacts> {
     Reading::Value(facts)
 }
 
-fn config_all_ones(path: &Path) -> Reading<bool> {
+/// Whether the first 64 bytes of config space read all ones, as they do when nobody answers.
+pub fn config_all_ones(path: &Path) -> Reading<bool> {
     let mut head = [0u8; 64];
     match std::fs::File::open(path).and_then(|mut f| f.read_exact(&mut head)) {
         Ok(()) => Reading::Value(head.iter().all(|b| *b == 0xff)),
