@@ -21,11 +21,12 @@ Ordinary Slurm options choose the nodes: -N 4, -p PARTITION, --gres=gpu:8, -w NO
 
 Options:
   --profile NAME   demo (default): small sizes, a minute or two
+                   smoke: longer, and a burn-in of two minutes; below ten minutes in all
   --results DIR    results folder, new or empty, seen by all nodes
                    (default: clustermax-results/RUNID in the folder of submission)
   --resume DIR     continue the run in DIR: only stages that are not done run again
-  --stages A,B     only these: lifecycle inventory audit collectives gemm train storage
-  --deadline SEC   longest time of any one stage (default: by stage, 60 to 120 s)
+  --stages A,B     only these: lifecycle inventory audit collectives gemm train storage burnin (smoke)
+  --deadline SEC   longest time of any one stage (default: by stage and profile, 60 to 240 s)
   --python FILE    Python with torch (default: CLUSTERMAX_PYTHON, /usr/bin/python3, python3 in PATH)
   --prefix DIR     where ClusterMAX is installed (default: CLUSTERMAX_PREFIX, the folder of the
                    script that was submitted, /usr, /usr/local)
@@ -48,7 +49,8 @@ die() {
 }
 
 all_stages=(lifecycle inventory audit collectives gemm train storage)
-# Seconds a stage may take with the demo profile; it takes a fraction of that.
+# Seconds a stage may take with the demo profile; it takes a fraction of that. All of smoke's together stay below the
+# job's half hour.
 declare -A limits=([lifecycle]=60 [inventory]=60 [audit]=90 [collectives]=120 [gemm]=60 [train]=120 [storage]=120)
 
 profile=demo results='' resume='' stages='' deadline='' python='' prefix='' config=''
@@ -68,7 +70,14 @@ while (($#)); do
         *) die 2 "unknown option $1; see --help" ;;
     esac
 done
-[[ $profile == demo ]] || die 2 "there is no profile $profile; give --profile demo"
+case $profile in
+    demo) ;;
+    smoke)
+        all_stages+=(burnin)
+        limits+=([collectives]=240 [gemm]=150 [train]=240 [storage]=180 [burnin]=240)
+        ;;
+    *) die 2 "there is no profile $profile; give --profile demo or smoke" ;;
+esac
 if [[ -n $deadline ]]; then
     [[ $deadline =~ ^[1-9][0-9]{0,4}$ ]] || die 2 "--deadline $deadline: give whole seconds, 1 to 99999"
     for stage in "${all_stages[@]}"; do

@@ -88,12 +88,12 @@ class Stopwatch:
         if rank == args.rank:
             self._share = percent / 100
 
-    def time(self, work):
-        """Runs work; returns its result, wall seconds and CPU seconds."""
+    def time(self, work, *arguments, **options):
+        """Calls work; returns its result, wall seconds and CPU seconds."""
         if self._cuda:
             self._cuda.synchronize()
         wall, cpu = time.perf_counter(), time.thread_time()
-        result = work()
+        result = work(*arguments, **options)
         if self._cuda:
             self._cuda.synchronize()
         if self._share:

@@ -13,6 +13,8 @@ fi
 
 work=''
 trap '[[ -z $work ]] || rm -rf -- "$work"' EXIT
+runtime=1
+[[ ${CMX_PROFILE:-demo} != smoke ]] || runtime=4
 code=0
 for target in shared local; do
     case $target in
@@ -35,7 +37,7 @@ size=32m
 direct=$direct
 ioengine=psync
 time_based=1
-runtime=1
+runtime=$runtime
 invalidate=1
 group_reporting=1
 stonewall

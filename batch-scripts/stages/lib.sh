@@ -32,6 +32,14 @@ cmx_unavailable() {
     exit 3
 }
 
+# cmx_by_profile DEMO SMOKE: the setting of the run's profile.
+cmx_by_profile() {
+    case ${CMX_PROFILE:-demo} in
+        smoke) printf %s "$2" ;;
+        *) printf %s "$1" ;;
+    esac
+}
+
 cmx_need_torch() {
     ((CMX_TORCH)) || cmx_unavailable "$CMX_TORCH_MISSING"
 }

@@ -1,6 +1,6 @@
 """Times `clustermax read` on a 20 MB nccl-tests log of 5,000 ranks, with NCCL's log lines between the rows.
 
-Usage: tests/bench/read_nccl.py [CLUSTERMAX]     (default: target/release/clustermax, else target/debug/clustermax)
+Usage: tests/bench/read_nccl.py [CLUSTERMAX]     (default: that in target/release, else in target/debug)
 """
 
 import pathlib
@@ -33,7 +33,9 @@ def log(out):
         time_us = size / algbw / 1e3
         half = f"{time_us:9.1f} {algbw:7.2f} {algbw * factor:7.2f}       0"
         rows.append(f"{size:12} {size // 4:12}     float     sum      -1 {half} {half}\n")
-    line = "node{0:04}:{1}:{1} [{2}] NCCL INFO Channel {3:02}/0 : {4}[{2}] -> {5}[{2}] [send] via NET/IB/{2}/GDRDMA\n"
+    line = (
+        "node{0:04}:{1}:{1} [{2}] NCCL INFO Channel {3:02}/0 : {4}[{2}] -> {5}[{2}] [send] via NET/IB/{2}\n"
+    )
     written, row, n = out.tell(), 0, 0
     while written < TARGET or row < len(rows):
         n += 1
@@ -59,9 +61,13 @@ def main():
         seconds = []
         for _ in range(RUNS):
             begin = time.perf_counter()
-            out = subprocess.run([program, "read", "--json", file.name], capture_output=True, text=True, check=True)
+            out = subprocess.run(
+                [program, "read", "--json", file.name], capture_output=True, text=True, check=True
+            )
             seconds.append(time.perf_counter() - begin)
-        measured = sum('"metric":"busbw"' in line and '"measured"' in line for line in out.stdout.splitlines())
+        measured = sum(
+            '"metric":"busbw"' in line and '"measured"' in line for line in out.stdout.splitlines()
+        )
     print(
         f"{program}: {size / 1e6:.1f} MB, {RANKS} ranks, {measured} sizes measured; "
         f"{min(seconds):.3f} to {max(seconds):.3f} s"

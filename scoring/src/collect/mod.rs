@@ -15,6 +15,7 @@ use crate::record::{self, Evidence, Provenance, Record, Scalar, State, Subject};
 use crate::run::{self, Folder, Hardware, Run};
 use crate::{Failure, audit};
 
+mod burnin;
 mod facts;
 mod fio;
 mod lifecycle;
@@ -25,12 +26,13 @@ mod torch;
 /// Schema of `stages/STAGE.json`.
 pub const STAGE_SCHEMA: &str = "clustermax-stage/1";
 /// Stages of the suite, in the order it runs them.
-pub const STAGES: [&str; 7] = ["lifecycle", "inventory", "audit", "collectives", "gemm", "train", "storage"];
+pub const STAGES: [&str; 8] =
+    ["lifecycle", "inventory", "audit", "collectives", "gemm", "train", "storage", "burnin"];
 
 /// `clustermax collect`
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
-    /// Stage whose raw output is read (lifecycle, inventory, audit, collectives, gemm, train, storage),
+    /// Stage whose raw output is read (lifecycle, inventory, audit, collectives, gemm, train, storage, burnin),
     /// or `init` to make a results folder
     pub stage: String,
     /// Results folder
@@ -285,6 +287,7 @@ fn stage(args: &Args) -> Result<u8, Failure> {
         "collectives" => torch::collectives(&raw),
         "gemm" => torch::gemm(&raw),
         "train" => torch::train(&raw),
+        "burnin" => burnin::read(&raw),
         _ => fio::read(&raw),
     };
     let records = distinct(records);

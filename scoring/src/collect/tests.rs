@@ -394,3 +394,43 @@ fn three_ranks_cannot_be_compared() {
     let records = ranks(&[1.0, 1.0, 2.0], "");
     assert_eq!(find(&records, "stragglers", &[]).state, State::Unavailable);
 }
+
+#[test]
+fn a_burn_in_says_what_it_proves_and_what_not() {
+    let rank = |rank: usize, wrong: i64, complete: bool| {
+        let samples: Vec<String> = (1..=120)
+            .map(|s| format!("[{s}.0,100,{},0.004,0.006]", if s > 108 { 0.005 } else { 0.004 }))
+            .collect();
+        let text = format!(
+            r#"{{"torch":"2.6","device":"cpu","ranks":2,"started":"2026-11-30T20:00:01Z","complete":{complete},"node":"n{}","rank":{rank},
+"local_rank":0,"collective":"all_reduce","dtype":"float32","n":1000,"seconds":120.0,"wrong":{wrong},"differing":0,"slowed":null,"samples":[{}]}}"#,
+            rank + 1,
+            samples.join(",")
+        );
+        (format!("rank-{rank}.json"), text)
+    };
+    let read = |ranks: &[(String, String)]| {
+        let files: Vec<(&str, &str)> =
+            ranks.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
+        collected("burnin", StageState::Done, &files).1
+    };
+    let records = read(&[rank(0, 0, true), rank(1, 0, true)]);
+    // 2 nodes for 120 s are 1/360 node-days.
+    let bound = find(&records, "failure_rate_bound", &[]);
+    assert!((bound.value.unwrap() - 1_080_000.0).abs() < 1.0, "{bound:?}");
+    assert!(bound.detail.as_deref().unwrap().contains("far too short"), "{bound:?}");
+    assert_eq!(find(&records, "burnin_gemm", &[("node", "n1"), ("stat", "median")]).value, Some(0.5));
+    let drop = find(&records, "burnin_drop", &[("node", "n2")]).value.unwrap();
+    assert!((drop - 20.0).abs() < 1.0, "{drop}");
+    // Two ranks cannot be compared.
+    assert_eq!(find(&records, "stragglers", &[]).state, State::Unavailable);
+    for (bad, word) in [
+        ([rank(0, 0, true), rank(1, 3, true)], "failure"),
+        ([rank(0, 0, true), rank(1, 0, false)], "not every rank"),
+    ] {
+        let records = read(&bad);
+        let bound = find(&records, "failure_rate_bound", &[]);
+        assert!(bound.value.is_none() && bound.detail.as_deref().unwrap().contains(word), "{bound:?}");
+    }
+    assert_eq!(find(&read(&[rank(0, 0, true)]), "burnin_wrong", &[("node", "n2")]).state, State::Unknown);
+}

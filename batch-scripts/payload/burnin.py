@@ -1,0 +1,115 @@
+"""Matrix multiplication and a collective at the same time on every rank, for as long as it is told.
+
+Every product must have the same bits and every exchange the right values. One sample a second: iterations,
+time of a product, time of an iteration. Written every ten seconds, so that a run that is killed keeps what it
+saw.
+"""
+
+import shutil
+import statistics
+import subprocess
+import time
+
+import common
+
+GPU_QUERY = "index,temperature.gpu,power.draw,clocks.sm,clocks_throttle_reasons.active"
+
+
+class GpuLog:
+    """nvidia-smi's values, a line a GPU and second, in NODE.gpu.csv; nothing where it is missing."""
+
+    def __init__(self, args):
+        program = shutil.which("nvidia-smi") if args.device == "cuda" and args.local_rank == 0 else None
+        self._process = self._file = None
+        if program:
+            self._file = open(args.out / f"{common.node_name()}.gpu.csv", "w")  # noqa: SIM115
+            command = [program, f"--query-gpu={GPU_QUERY}", "--format=csv,noheader,nounits", "-l", "1"]
+            self._process = subprocess.Popen(command, stdout=self._file, stderr=subprocess.DEVNULL)
+
+    def end(self):
+        if self._process:
+            self._process.terminate()
+            self._process.wait()
+            self._file.close()
+
+
+def exchange_of(torch, x, y):
+    """All-to-all where the backend has it, else all-reduce: name, call, and the value it must give."""
+    dist, ranks = torch.distributed, torch.distributed.get_world_size()
+    try:
+        dist.all_to_all_single(y, x)
+    except Exception as error:
+        if not common.is_unsupported(error):
+            raise
+        return "all_reduce", lambda: dist.all_reduce(x, async_op=True), x, ranks
+    return "alltoall", lambda: dist.all_to_all_single(y, x, async_op=True), y, 1
+
+
+def main():
+    p = common.parser(__doc__)
+    p.add_argument("--size", type=int, default=0, help="n (default 512 on a CPU, 8192 on a GPU)")
+    p.add_argument("--bytes", type=int, default=0, help="message (default 1 MiB on a CPU, 64 MiB on a GPU)")
+    p.add_argument("--seconds", type=float, default=120.0)
+    args = p.parse_args()
+    torch = common.import_torch(args.threads)
+    backend, _store = common.join_group(torch, args)
+    cuda = args.device == "cuda"
+    device = f"cuda:{torch.cuda.current_device()}" if cuda else "cpu"
+    watch = common.Stopwatch(torch, args)
+    n = args.size or (8192 if cuda else 512)
+    elements = (args.bytes or ((64 if cuda else 1) << 20)) // 4 // args.ranks * args.ranks
+    dtype = torch.bfloat16 if cuda else torch.float32
+    generator = torch.Generator().manual_seed(20240601)
+    a = torch.randn(n, n, generator=generator).to(device=device, dtype=dtype)
+    b = torch.randn(n, n, generator=generator).to(device=device, dtype=dtype)
+    first = a @ b
+    out = torch.empty_like(first)
+    x = torch.ones(elements, device=device)
+    y = torch.zeros(elements, device=device)
+    name, exchange, result, value = exchange_of(torch, x, y)
+    document = common.header(torch, args, backend)
+    document.update(payload="burnin", rank=args.rank, local_rank=args.local_rank, collective=name)
+    document.update(dtype=str(dtype).split(".")[-1], n=n, bytes=elements * 4, planned_seconds=args.seconds)
+    document.update(slowed=watch.slowed, wrong=0, differing=0, samples=[])
+    path = args.out / f"rank-{args.rank}.json"
+    gpu_log = GpuLog(args)
+    stop = torch.zeros(1, device=device)
+    begin = last = written = time.monotonic()
+    products, cpu_products, iterations = [], [], []
+    while True:
+        x.fill_(1.0)
+        started = time.perf_counter()
+        handle = exchange()
+        _, wall, cpu = watch.time(torch.matmul, a, b, out=out)
+        handle.wait()
+        if cuda:
+            torch.cuda.synchronize()
+        iterations.append(time.perf_counter() - started)
+        products.append(wall)
+        cpu_products.append(cpu)
+        document["wrong"] += int((result != value).sum())
+        document["differing"] += int(not torch.equal(out, first))
+        now = time.monotonic()
+        if now - last >= 1.0:
+            median = statistics.median
+            sample = [now - begin, len(products), median(products), median(cpu_products), median(iterations)]
+            document["samples"].append([round(v, 6) for v in sample])
+            products, cpu_products, iterations, last = [], [], [], now
+        document["seconds"] = now - begin
+        if now - written >= 10.0:
+            common.write_json(path, document)
+            written = now
+        # All ranks end after the same iteration: the first one's clock decides.
+        stop.fill_(float(args.rank == 0 and now - begin >= args.seconds))
+        torch.distributed.all_reduce(stop)
+        if float(stop) > 0:
+            break
+    gpu_log.end()
+    document.update(complete=True, ended=common.now())
+    common.write_json(path, document)
+    torch.distributed.barrier()
+    return 0
+
+
+if __name__ == "__main__":
+    common.leave(main)
