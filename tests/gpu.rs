@@ -181,3 +181,56 @@ fn cuda_is_tried_on_every_gpu_where_it_is_installed() {
     }
     assert_eq!(findings(&pass(&cluster, "periodic")), Vec::<String>::new(), "never outside of deep passes");
 }
+
+#[test]
+fn amd_gpus_are_read_from_amdgpus_sysfs() {
+    let cluster = Cluster::up(&["--nodes", "1", "--gpus", "0", "--health-interval", "3600"]);
+    let sys = cluster.node_dir("n1").join("sys");
+    std::fs::create_dir_all(sys.join("module/amdgpu")).unwrap();
+    let device = |n: u32| sys.join(format!("bus/pci/devices/0000:{:02x}:00.0", 5 + n));
+    let put = |n: u32, file: &str, text: &str| {
+        let path = device(n).join(file);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    for n in 0..2 {
+        put(n, "vendor", "0x1002\n");
+        put(n, "class", "0x120000\n");
+        put(n, "current_link_width", "16\n");
+        put(n, "max_link_width", "16\n");
+        put(n, "config", &"\x02\x10".repeat(32));
+        put(n, "ras/umc_err_count", "ue: 0\nce: 0\n");
+        put(n, "ras/gfx_err_count", "ue: 0\nce: 0\n");
+        put(n, "ras/gpu_vram_bad_pages", "");
+        put(n, "hwmon/hwmon1/temp2_label", "junction\n");
+        put(n, "hwmon/hwmon1/temp2_input", "45000\n");
+        put(n, "hwmon/hwmon1/temp2_crit", "110000\n");
+        put(n, "xgmi_hive_info/xgmi_hive_id", "77\n");
+        std::os::unix::fs::symlink("../../../bus/pci/drivers/amdgpu", device(n).join("driver")).unwrap();
+    }
+    let learned = run(&mut cluster.on_node("n1", "clustermax-healthcheck", &["learn"])).out;
+    assert!(learned.contains("[profile.amd]\ngpu_count = 2\npcie_width = 16\nxgmi = true\n"), "{learned}");
+    let mut config = std::fs::read_to_string(cluster.config()).unwrap();
+    config.push_str("\n[profile.amd]\ngpu_count = 2\npcie_width = 16\nxgmi = true\n");
+    std::fs::write(cluster.config(), config).unwrap();
+    assert_eq!(findings(&pass(&cluster, "periodic")), Vec::<String>::new());
+    for (file, bad, good, wanted) in [
+        ("ras/gfx_err_count", "ue: 1\nce: 0\n", "ue: 0\nce: 0\n", "amd.ras_ue amdue g1 fail reboot"),
+        ("ras/gpu_vram_bad_pages", "0x1 : 0x1000 : F\n", "", "amd.bad_pages amdpages g1 fail repair"),
+        ("current_link_width", "8\n", "16\n", "amd.links amdlink g1 fail repair"),
+        ("xgmi_hive_info/xgmi_hive_id", "78\n", "77\n", "amd.links amdxgmi g1 fail reboot"),
+        ("hwmon/hwmon1/temp2_input", "108000\n", "45000\n", "amd.temp amdtemp g1 warn repair"),
+    ] {
+        put(1, file, bad);
+        // Of two GPUs each is alone when their hives differ.
+        let seen = findings(&pass(&cluster, "periodic"));
+        assert!(seen.iter().any(|f| f == wanted), "{file}: {seen:#?}");
+        put(1, file, good);
+        assert_eq!(findings(&pass(&cluster, "periodic")), Vec::<String>::new(), "{file}");
+    }
+    std::fs::write(device(1).join("config"), [0xff; 64]).unwrap();
+    assert_eq!(findings(&pass(&cluster, "prolog")), ["amd.bus amdbus g1 fail reboot"]);
+    std::fs::remove_dir_all(device(1)).unwrap();
+    let seen = findings(&pass(&cluster, "prolog"));
+    assert!(seen.contains(&"amd.count amdcount - fail reboot".to_string()), "{seen:#?}");
+}
