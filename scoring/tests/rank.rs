@@ -64,6 +64,9 @@ fn ranked(paths: &[PathBuf]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
+/// Run, rank, tie, relative tier, firmness.
+type Row<'a> = (&'a str, u64, bool, Option<&'a str>, Option<&'a str>);
+
 #[test]
 fn order_ties_firmness_and_relative_tiers() {
     let peers = Peers::new();
@@ -77,7 +80,7 @@ fn order_ties_firmness_and_relative_tiers() {
         peers.add("eta", "unavailable", 0.10, 0.99),
     ];
     let found = ranked(&paths);
-    let rows: Vec<(&str, u64, bool, Option<&str>, Option<&str>)> = found["places"]
+    let rows: Vec<Row<'_>> = found["places"]
         .as_array()
         .unwrap()
         .iter()

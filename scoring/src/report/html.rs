@@ -114,7 +114,7 @@ fn scroll(out: &mut String, label: &str, tall: bool) {
     let class = if tall { "scroll tall" } else { "scroll" };
     let _ = writeln!(
         out,
-        "<div class=\"{class}\" role=\"region\" tabindex=\"0\" aria-label=\"{}\">",
+        "<div class=\"{class}\" role=\"region\" tabindex=\"0\" aria-label=\"{}, table\">",
         escape(label)
     );
 }
