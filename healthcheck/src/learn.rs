@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use crate::config::{
-    AmdProfile, FirmwareProfile, GpuProfile, IbPortProfile, MountProfile, NetPortProfile, Profile, SpaceProfile,
+    AmdProfile, FirmwareProfile, GpuProfile, IbPortProfile, MountProfile, NetPortProfile, Profile,
+    SpaceProfile,
 };
 use crate::facts::{self, Facts, FunctionKind, GpuDetails, GpuSurvey, NvmlGpu, Reading};
 

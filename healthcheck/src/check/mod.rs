@@ -1,7 +1,7 @@
 //! Checks: pure functions from facts to findings. No I/O: a test is a struct literal.
 
-mod dcgm;
 mod amd;
+mod dcgm;
 mod disks;
 mod fabric;
 mod fs;

@@ -3,8 +3,8 @@
 //! What can hang (NVML, InfiniBand sysfs, PCI config space, network mounts, site commands) runs in child
 //! processes: this program started again with [`CHILD_ARG`]. The rest is read in this process.
 
-pub mod child;
 mod amdgpu;
+pub mod child;
 mod command;
 mod cuda;
 mod dcgmi;
