@@ -264,6 +264,8 @@ fn complain(verdict: &mut Verdict, why: &str) {
     if verdict.status.rank() < Status::Warn.rank() {
         verdict.status = Status::Warn;
     }
+    // A verdict that warns says why.
+    verdict.findings.push(check::hindered(why));
 }
 
 /// The state, and whether the node remembers by it what it has acted on.

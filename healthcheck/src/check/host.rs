@@ -4,7 +4,7 @@ use super::{Context, Sink};
 use crate::catalogue::{CATALOGUE, CheckInfo};
 use crate::config::Switch;
 use crate::facts::Reading;
-use crate::verdict::{Action, Device, DeviceKind, Status};
+use crate::verdict::{Action, Device, DeviceKind, Fault, Finding, Scope, Status};
 
 /// Age of a verdict that nobody renewed, seconds: twice the longest interval in use.
 const VERDICT_AGE: f64 = 1200.0;
@@ -40,6 +40,26 @@ fn memory(c: &Context<'_>, sink: &mut Sink<'_>) {
     }
 }
 
+/// The finding that this suite's own state or the kernel log cannot be used.
+pub(crate) fn hindered(complaint: &str) -> Finding {
+    Finding {
+        check: "node.self".into(),
+        token: "self".into(),
+        status: Status::Warn,
+        device: None,
+        scope: Scope::Node,
+        action: Action::None,
+        drain: false,
+        fault: Fault::Setup,
+        evidence: complaint.into(),
+        text: "the health check itself is hindered".into(),
+        mend: "free space or repair permissions of paths.state_dir; see docs/interfaces.md".into(),
+        synthetic: false,
+        observe: false,
+        event: None,
+    }
+}
+
 fn own(c: &Context<'_>, sink: &mut Sink<'_>) {
     let mut complaints = c.facts.complaints.clone();
     match &c.facts.kernel {
@@ -59,13 +79,7 @@ fn own(c: &Context<'_>, sink: &mut Sink<'_>) {
         ));
     }
     for complaint in &complaints {
-        let mut f = sink.finding("node.self", "self", Status::Warn, None);
-        f.action = Action::None;
-        f.fault = crate::verdict::Fault::Setup;
-        f.text = "the health check itself is hindered".into();
-        f.evidence = complaint.clone();
-        f.mend = "free space or repair permissions of paths.state_dir; see docs/interfaces.md".into();
-        sink.push(f);
+        sink.push(hindered(complaint));
     }
     // Only operators can skip checks; that they do is shown.
     let off = |c: &&CheckInfo| sink.context.config.switch(c.id) == Switch::Off;

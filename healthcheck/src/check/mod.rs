@@ -13,6 +13,7 @@ mod kernel_lines;
 mod machine;
 mod site;
 
+pub(crate) use host::hindered;
 pub(crate) use kernel::check_of;
 pub(crate) use kernel_lines::stays_open;
 
