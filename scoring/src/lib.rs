@@ -8,6 +8,7 @@
 //! rating (criteria, weights, reference values, tier cut-offs, caps) is data under `scoring/data/`.
 
 pub mod audit;
+pub mod bundle;
 pub mod collect;
 pub mod diff;
 pub mod evidence;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use scoring::{audit, collect, diff, evidence, explain, inject, rank, read, report, score};
+use scoring::{audit, bundle, collect, diff, evidence, explain, inject, rank, read, report, score};
 
 /// GPU-cluster measurements and evidence to a rating
 #[derive(Debug, Parser)]
@@ -35,6 +35,11 @@ enum Command {
     Score(score::Args),
     /// Write report.txt and report.html of a results folder
     Report(report::Args),
+    /// Pack a scored results folder into one archive that a third party can check
+    Bundle(bundle::Args),
+    /// Check a bundle or a results folder: every file, every record's raw file, and the score computed anew
+    #[command(after_help = "Exit code: 0 everything holds, 1 something differs, 2 bad input.")]
+    Verify(bundle::VerifyArgs),
     /// What changed between two runs
     #[command(after_help = "Exit code: 0 nothing changed, 1 something did, 2 bad input.")]
     Diff(diff::Args),
@@ -56,6 +61,8 @@ fn main() -> ExitCode {
         Command::Audit(args) => audit::run(&args),
         Command::Score(args) => score::run(&args),
         Command::Report(args) => report::run(&args),
+        Command::Bundle(args) => bundle::run(&args),
+        Command::Verify(args) => bundle::verify(&args),
         Command::Diff(args) => diff::run(&args),
         Command::Rank(args) => rank::run(&args),
         Command::Evidence(args) => evidence::run(&args),

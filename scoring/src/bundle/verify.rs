@@ -1,0 +1,253 @@
+//! `clustermax verify`: whether a bundle is whole, its parts belong together and its score follows from them.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, BufReader, Read};
+use std::path::{Component, Path, PathBuf};
+
+use flate2::read::GzDecoder;
+use sha2::{Digest, Sha256};
+
+use super::{Entry, MANIFEST, Manifest, SCHEMA, digest, single_name};
+use crate::score::{self, Evaluation};
+use crate::{Failure, report};
+
+/// A manifest is read into memory; a run of 1,000 nodes has some ten thousand files.
+const MANIFEST_LIMIT: u64 = 64 << 20;
+
+/// `clustermax verify`
+#[derive(Debug, Clone, clap::Args)]
+pub struct VerifyArgs {
+    /// Bundle that `clustermax bundle` made, or a results folder
+    pub path: PathBuf,
+    /// Keep the unpacked results folder in this new or empty folder
+    #[arg(long, value_name = "DIR")]
+    pub unpack: Option<PathBuf>,
+    /// Read the methodology from this folder instead of the built-in one
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+}
+
+/// Runs `clustermax verify`. Exit code 0: everything holds; 1: something does not, each named on a line.
+///
+/// # Errors
+/// What cannot be read at all, or is no bundle and no results folder (exit 2).
+pub fn verify(args: &VerifyArgs) -> Result<u8, Failure> {
+    let mut problems = Vec::new();
+    let mut text = String::new();
+    if args.path.is_dir() {
+        if args.unpack.is_some() {
+            return Err(Failure::input(format!(
+                "{} is a folder already; leave out --unpack or give a bundle",
+                args.path.display()
+            )));
+        }
+        check_score(&args.path, args.data.as_deref(), &mut problems)?;
+    } else {
+        let scratch;
+        let target = match &args.unpack {
+            Some(folder) => {
+                let taken = fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some());
+                if taken {
+                    return Err(Failure::input(format!(
+                        "{} is not empty; give --unpack a new folder",
+                        folder.display()
+                    )));
+                }
+                fs::create_dir_all(folder).map_err(|error| unwritable(folder, &error))?;
+                folder.clone()
+            }
+            None => {
+                scratch = tempfile::tempdir().map_err(|error| unwritable(&std::env::temp_dir(), &error))?;
+                scratch.path().to_owned()
+            }
+        };
+        let (manifest, sha256) = unpack(&args.path, &target, &mut problems)?;
+        text = format!(
+            "bundle of run {} on cluster {}, made by {}: {} files, sha256 {sha256}\n",
+            report::plain(&manifest.run),
+            report::plain(&manifest.cluster),
+            report::plain(&manifest.tool),
+            manifest.files.len() + 1
+        );
+        // A broken archive has no score worth computing.
+        if problems.is_empty() {
+            check_score(&target, args.data.as_deref(), &mut problems)?;
+        }
+    }
+    for problem in &problems {
+        text.push_str(&format!("differs: {problem}\n"));
+    }
+    if problems.is_empty() {
+        text.push_str("verified: every file, every record's raw file and the score are what they say\n");
+    }
+    report::print(&text)?;
+    Ok(u8::from(!problems.is_empty()))
+}
+
+fn unwritable(path: &Path, error: &io::Error) -> Failure {
+    Failure::input(format!("cannot write {}: {error}; free space or set TMPDIR", path.display()))
+}
+
+/// Unpacks a bundle into an empty folder: what its manifest names, nothing else. Returns the manifest and the archive's
+/// own SHA-256.
+fn unpack(path: &Path, target: &Path, problems: &mut Vec<String>) -> Result<(Manifest, String), Failure> {
+    let bad = |what: &str| {
+        Failure::input(format!(
+            "{}: {what}; fetch it again, or make it anew with `clustermax bundle`",
+            path.display()
+        ))
+    };
+    let broken = |error: io::Error| bad(&format!("not a whole gzip-compressed tar archive ({error})"));
+    let (_, sha256) =
+        digest(path).map_err(|error| Failure::input(format!("cannot read {}: {error}", path.display())))?;
+    let file = File::open(path)
+        .map_err(|error| Failure::input(format!("cannot read {}: {error}", path.display())))?;
+    let mut archive = tar::Archive::new(GzDecoder::new(BufReader::new(file)));
+    let mut entries = archive.entries().map_err(broken)?;
+
+    let mut first = match entries.next() {
+        Some(entry) => entry.map_err(broken)?,
+        None => return Err(bad("the archive is empty")),
+    };
+    let name = entry_name(&first).unwrap_or_default();
+    let Some((prefix, MANIFEST)) = name.split_once('/') else {
+        return Err(bad(&format!("its first file is {:?}, not RUN/{MANIFEST}", report::plain(&name))));
+    };
+    let prefix = single_name(prefix).ok_or_else(|| bad("its folder's name is not a run's id"))?.to_owned();
+    if first.size() > MANIFEST_LIMIT {
+        return Err(bad(&format!("{MANIFEST} is larger than {} MiB", MANIFEST_LIMIT >> 20)));
+    }
+    let mut json = Vec::new();
+    first.read_to_end(&mut json).map_err(broken)?;
+    let manifest: Manifest =
+        serde_json::from_slice(&json).map_err(|error| bad(&format!("{MANIFEST}: {error}")))?;
+    drop(first);
+    if manifest.schema != SCHEMA {
+        return Err(bad(&format!(
+            "{MANIFEST} has schema {:?}, this release reads {SCHEMA:?}",
+            manifest.schema
+        )));
+    }
+    if manifest.run != prefix {
+        problems.push(format!("{MANIFEST} is of run {:?}, the archive's folder is {prefix:?}", manifest.run));
+    }
+
+    let mut seen = BTreeSet::new();
+    for entry in entries {
+        let mut entry = entry.map_err(broken)?;
+        let whole = entry_name(&entry).unwrap_or_default();
+        let shown = report::plain(&whole);
+        let inside = whole.strip_prefix(&prefix).and_then(|rest| rest.strip_prefix('/')).unwrap_or_default();
+        let Some((inside, expected)) = manifest.files.get_key_value(inside) else {
+            problems.push(format!("{shown} is not named in {MANIFEST}"));
+            continue;
+        };
+        if entry.header().entry_type() != tar::EntryType::Regular {
+            problems.push(format!("{shown} is not a plain file"));
+        } else if !safe(inside) {
+            problems.push(format!("{shown} would lie outside the folder"));
+        } else if !seen.insert(inside.clone()) {
+            problems.push(format!("{shown} is there twice"));
+        } else if entry.size() != expected.bytes {
+            problems.push(format!("{shown} has {} bytes, {MANIFEST} says {}", entry.size(), expected.bytes));
+        } else {
+            let found = extract(&mut entry, &target.join(inside)).map_err(|error| match error {
+                Extract::Read(error) => broken(error),
+                Extract::Write(error) => unwritable(&target.join(inside), &error),
+            })?;
+            if found != *expected {
+                problems.push(format!(
+                    "{shown} has SHA-256 {}, {MANIFEST} says {}",
+                    found.sha256, expected.sha256
+                ));
+            }
+        }
+    }
+    for missing in manifest.files.keys().filter(|path| !seen.contains(*path)) {
+        problems.push(format!("{} is named in {MANIFEST} and missing", report::plain(missing)));
+    }
+    Ok((manifest, sha256))
+}
+
+fn entry_name(entry: &tar::Entry<'_, impl Read>) -> Option<String> {
+    entry.path().ok()?.to_str().map(str::to_owned)
+}
+
+/// Only names going down: no root, no `..`, no `.`.
+fn safe(path: &str) -> bool {
+    !path.is_empty() && Path::new(path).components().all(|part| matches!(part, Component::Normal(_)))
+}
+
+enum Extract {
+    Read(io::Error),
+    Write(io::Error),
+}
+
+fn extract(source: &mut impl Read, path: &Path) -> Result<Entry, Extract> {
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent).map_err(Extract::Write)?;
+    }
+    let mut file = File::create_new(path).map_err(Extract::Write)?;
+    let (mut hasher, mut bytes, mut buffer) = (Sha256::new(), 0, vec![0; 64 << 10]);
+    loop {
+        let read = source.read(&mut buffer).map_err(Extract::Read)?;
+        if read == 0 {
+            return Ok(Entry { bytes, sha256: format!("{:x}", hasher.finalize()) });
+        }
+        bytes += read as u64;
+        hasher.update(&buffer[..read]);
+        io::Write::write_all(&mut file, &buffer[..read]).map_err(Extract::Write)?;
+    }
+}
+
+/// Computes the score anew from records and raw files.
+fn check_score(folder: &Path, data: Option<&Path>, problems: &mut Vec<String>) -> Result<(), Failure> {
+    let path = folder.join("score.json");
+    let kept = match fs::read_to_string(&path) {
+        Ok(kept) => kept,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            problems.push("score.json is missing: the run was never scored".to_owned());
+            return Ok(());
+        }
+        Err(error) => return Err(Failure::input(format!("cannot read {}: {error}", path.display()))),
+    };
+    let evaluation = match Evaluation::of(folder, data, None) {
+        Ok(evaluation) => evaluation,
+        Err(failure) => {
+            problems.push(failure.message);
+            return Ok(());
+        }
+    };
+    for raw in &evaluation.loaded.files {
+        if let Some(problem) = &raw.problem {
+            problems.push(format!("evidence {} {problem}", report::plain(&raw.file)));
+        }
+    }
+    let anew = score::to_json(&evaluation);
+    if kept == anew {
+        return Ok(());
+    }
+    let parse = |text: &str| serde_json::from_str::<serde_json::Value>(text).ok();
+    let (Some(kept), Some(anew)) = (parse(&kept), parse(&anew)) else {
+        problems.push("score.json is not JSON".to_owned());
+        return Ok(());
+    };
+    if kept["methodology"] != anew["methodology"] || kept["tool"] != anew["tool"] {
+        problems.push(format!(
+            "score.json is by {}, methodology {}; this program is {}, methodology {}: its score cannot be recomputed here, \
+             use that release",
+            kept["tool"], kept["methodology"], anew["tool"], anew["methodology"]
+        ));
+    } else {
+        let parts =
+            anew.as_object().into_iter().flatten().filter(|(key, value)| kept.get(key) != Some(value));
+        let names: Vec<&str> = parts.map(|(key, _)| key.as_str()).collect();
+        problems.push(format!(
+            "score.json is not what these records give: {} differ{}",
+            if names.is_empty() { "its bytes".to_owned() } else { names.join(", ") },
+            if names.len() == 1 { "s" } else { "" }
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,227 @@
+//! `clustermax bundle` and `clustermax verify`: a whole bundle verifies, and every way to tamper with one is named.
+
+#![allow(clippy::unwrap_used, reason = "in a test a failed step is the failure")]
+
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use sha2::{Digest, Sha256};
+use tempfile::TempDir;
+
+const RUN: &str = "20261130T205000Z-7";
+
+fn clustermax(args: &[&Path]) -> (i32, String) {
+    let out = Command::new(env!("CARGO_BIN_EXE_clustermax")).args(args).output().unwrap();
+    let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+    (out.status.code().unwrap(), text)
+}
+
+fn path(text: &str) -> &Path {
+    Path::new(text)
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    format!("{:x}", Sha256::digest(bytes))
+}
+
+/// A small run with one measurement and its raw file, scored.
+fn scored() -> (TempDir, PathBuf) {
+    let home = tempfile::tempdir().unwrap();
+    let run = home.path().join(RUN);
+    let raw = b"{\"rows\":[{\"gpus\":8}]}\n";
+    fs::create_dir_all(run.join("raw/inventory")).unwrap();
+    fs::write(run.join("raw/inventory/n1.json"), raw).unwrap();
+    fs::write(
+        run.join("run.json"),
+        format!(
+            r#"{{"schema":"clustermax-run/1","run":"{RUN}","cluster":"alpha","profile":"demo","job":"7","nodes":["n1"],"started":"2026-11-30T20:50:00Z","hardware":"gpu"}}"#
+        ),
+    )
+    .unwrap();
+    let record = format!(
+        r#"{{"schema":"clustermax-record/1","run":"{RUN}","cluster":"alpha","stage":"inventory","metric":"gpu_count","value":8,"unit":"","state":"measured","provenance":"measured","evidence":{{"file":"raw/inventory/n1.json","sha256":"{}","pointer":"/rows/0"}},"tool":"audit","job":"7","started":"2026-11-30T20:50:00Z","seconds":1.0,"subject":{{"node":"n1"}}}}"#,
+        sha256(raw)
+    );
+    fs::write(run.join("records.jsonl"), record + "\n").unwrap();
+    let (code, text) = clustermax(&[path("score"), &run]);
+    assert!(code <= 1, "{text}");
+    (home, run)
+}
+
+fn bundled() -> (TempDir, PathBuf, PathBuf) {
+    let (home, run) = scored();
+    let file = home.path().join("b.tar.gz");
+    let (code, text) = clustermax(&[path("bundle"), &run, path("--out"), &file]);
+    assert_eq!(code, 0, "{text}");
+    (home, run, file)
+}
+
+/// The entries of a bundle: name, content.
+fn entries(file: &Path) -> Vec<(String, Vec<u8>)> {
+    let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(fs::File::open(file).unwrap()));
+    let read = |entry: std::io::Result<tar::Entry<'_, _>>| {
+        let mut entry = entry.unwrap();
+        let name = entry.path().unwrap().to_str().unwrap().to_owned();
+        let mut content = Vec::new();
+        entry.read_to_end(&mut content).unwrap();
+        (name, content)
+    };
+    archive.entries().unwrap().map(read).collect()
+}
+
+/// Writes an archive that `tar::Builder`'s own checks would refuse: names as they are.
+fn pack(file: &Path, entries: &[(String, Vec<u8>)], link: Option<&str>) {
+    let gzip = flate2::write::GzEncoder::new(fs::File::create(file).unwrap(), flate2::Compression::fast());
+    let mut archive = tar::Builder::new(gzip);
+    for (name, content) in entries {
+        let mut header = tar::Header::new_gnu();
+        let bytes = header.as_old_mut();
+        bytes.name[..name.len()].copy_from_slice(name.as_bytes());
+        header.set_size(content.len() as u64);
+        if link == Some(name) {
+            header.set_entry_type(tar::EntryType::Symlink);
+            header.set_link_name("/etc/passwd").unwrap();
+            header.set_size(0);
+        }
+        header.set_cksum();
+        archive.append(&header, if link == Some(name) { &[][..] } else { content }).unwrap();
+    }
+    archive.into_inner().unwrap().finish().unwrap();
+}
+
+#[test]
+fn a_bundle_verifies_and_is_the_same_bytes_each_time() {
+    let (home, run, file) = bundled();
+    let (code, text) = clustermax(&[path("verify"), &file]);
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains(&format!("bundle of run {RUN} on cluster alpha")), "{text}");
+    assert!(text.contains(&sha256(&fs::read(&file).unwrap())), "{text}");
+
+    let again = home.path().join("again.tar.gz");
+    assert_eq!(clustermax(&[path("bundle"), &run, path("--out"), &again]).0, 0);
+    assert_eq!(fs::read(&file).unwrap(), fs::read(&again).unwrap());
+
+    let kept = home.path().join("kept");
+    assert_eq!(clustermax(&[path("verify"), &file, path("--unpack"), &kept]).0, 0);
+    assert_eq!(fs::read(kept.join("score.json")).unwrap(), fs::read(run.join("score.json")).unwrap());
+    assert_eq!(clustermax(&[path("verify"), &kept]).0, 0, "a results folder verifies as well");
+}
+
+#[test]
+fn without_out_the_bundle_lies_beside_the_results_folder() {
+    let (home, run) = scored();
+    let (code, text) = clustermax(&[path("bundle"), &run]);
+    assert_eq!(code, 0, "{text}");
+    assert!(home.path().join(format!("{RUN}.clustermax.tar.gz")).is_file(), "{text}");
+}
+
+#[test]
+fn tampering_with_an_archive_is_named() {
+    let (home, _, file) = bundled();
+    let whole = entries(&file);
+    let named = |end: &str| whole.iter().position(|(name, _)| name.ends_with(end)).unwrap();
+    let changed = home.path().join("changed.tar.gz");
+    let verify = |entries: &[(String, Vec<u8>)], link: Option<&str>| {
+        pack(&changed, entries, link);
+        clustermax(&[path("verify"), &changed])
+    };
+    assert_eq!(verify(&whole, None).0, 0, "packing again alone changes nothing");
+
+    let mut flipped = whole.clone();
+    flipped[named("n1.json")].1[12] ^= 1;
+    let mut missing = whole.clone();
+    missing.remove(named("n1.json"));
+    let mut extra = whole.clone();
+    extra.push((format!("{RUN}/raw/extra.txt"), b"x".to_vec()));
+    let mut twice = whole.clone();
+    twice.push(whole[named("run.json")].clone());
+    let mut longer = whole.clone();
+    longer[named("records.jsonl")].1.push(b'\n');
+    let mut outside = whole.clone();
+    outside[0].1 = String::from_utf8(whole[0].1.clone()).unwrap().replace("run.json", "../evil").into_bytes();
+    let at = named("run.json");
+    outside[at].0 = format!("{RUN}/../evil");
+    for (entries, expected) in [
+        (&flipped, "raw/inventory/n1.json has SHA-256"),
+        (&missing, "raw/inventory/n1.json is named in MANIFEST.json and missing"),
+        (&extra, "raw/extra.txt is not named in MANIFEST.json"),
+        (&twice, "run.json is there twice"),
+        (&longer, "records.jsonl has "),
+        (&outside, "would lie outside the folder"),
+    ] {
+        let (code, text) = verify(entries, None);
+        assert_eq!(code, 1, "{expected}: {text}");
+        assert!(text.contains(expected), "{expected}: {text}");
+        assert!(!text.contains("verified:"), "{text}");
+    }
+    assert!(!home.path().join("evil").exists());
+    let link = format!("{RUN}/raw/inventory/n1.json");
+    let (code, text) = verify(&whole, Some(&link));
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("is not a plain file"), "{text}");
+}
+
+#[test]
+fn a_raw_file_or_score_changed_before_bundling_is_named() {
+    for (file, from, to, expected) in [
+        ("raw/inventory/n1.json", "8", "4", "evidence raw/inventory/n1.json"),
+        ("score.json", "\"rating\"", "\"raiting\"", "score.json is not what these records give"),
+        ("records.jsonl", "\"value\":8", "\"value\":9", "score.json is not what these records give"),
+        ("score.json", "\"tool\": \"clustermax ", "\"tool\": \"clustermax 99.", "use that release"),
+    ] {
+        let (home, run) = scored();
+        let text = fs::read_to_string(run.join(file)).unwrap();
+        assert!(text.contains(from), "{file}");
+        fs::write(run.join(file), text.replacen(from, to, 1)).unwrap();
+        let bundle = home.path().join("b.tar.gz");
+        assert_eq!(clustermax(&[path("bundle"), &run, path("--out"), &bundle]).0, 0);
+        let (code, text) = clustermax(&[path("verify"), &bundle]);
+        assert_eq!(code, 1, "{file}: {text}");
+        assert!(text.contains(expected), "{file}: {text}");
+    }
+}
+
+#[test]
+fn what_is_no_bundle_is_refused_in_a_sentence() {
+    let (home, run, file) = bundled();
+    let bytes = fs::read(&file).unwrap();
+    let bad = home.path().join("bad");
+    let empty_tar = home.path().join("empty");
+    pack(&empty_tar, &[], None);
+    let wrong_first = home.path().join("first");
+    pack(&wrong_first, &[("run.json".to_owned(), Vec::new())], None);
+    let schema = home.path().join("schema");
+    let mut whole = entries(&file);
+    whole[0].1 = String::from_utf8(whole[0].1.clone()).unwrap().replace("bundle/1", "bundle/9").into_bytes();
+    pack(&schema, &whole, None);
+    fs::write(&bad, &bytes[..bytes.len() / 2]).unwrap();
+    let text = home.path().join("text");
+    fs::write(&text, "hello").unwrap();
+    for (file, expected) in [
+        (bad.as_path(), "not a whole gzip-compressed tar archive"),
+        (&text, "not a whole gzip-compressed tar archive"),
+        (&empty_tar, "the archive is empty"),
+        (&wrong_first, "its first file is"),
+        (&schema, "clustermax-bundle/9"),
+        (path("/nonexistent.tar.gz"), "cannot read /nonexistent.tar.gz"),
+    ] {
+        let (code, text) = clustermax(&[path("verify"), file]);
+        assert_eq!(code, 2, "{expected}: {text}");
+        assert!(text.contains(expected) && text.lines().count() == 1, "{expected}: {text}");
+    }
+
+    std::os::unix::fs::symlink("/etc/passwd", run.join("raw/link")).unwrap();
+    let (code, text) = clustermax(&[path("bundle"), &run, path("--out"), &home.path().join("c")]);
+    assert_eq!(code, 2, "{text}");
+    assert!(text.contains("raw/link is neither a file nor a folder"), "{text}");
+    fs::remove_file(run.join("raw/link")).unwrap();
+    let (code, text) = clustermax(&[path("bundle"), &run, path("--out"), path("/nonexistent/b.tar.gz")]);
+    assert_eq!(code, 2, "{text}");
+    assert!(text.contains("cannot write /nonexistent/b.tar.gz"), "{text}");
+    fs::remove_file(run.join("score.json")).unwrap();
+    let (code, text) = clustermax(&[path("bundle"), &run]);
+    assert_eq!(code, 2, "{text}");
+    assert!(text.contains("run `clustermax score"), "{text}");
+}
