@@ -32,6 +32,15 @@ impl CheckInfo {
         self.modes.is_empty()
     }
 
+    /// Whether a pass of this mode makes the check. An audit makes what a deep pass does, short of using the hardware.
+    #[must_use]
+    pub fn runs_in(&self, mode: Mode) -> bool {
+        match mode {
+            Mode::Audit => self.modes.contains(&Mode::Deep) && self.modes != USES,
+            _ => self.modes.contains(&mode),
+        }
+    }
+
     /// Modes by comma, `suite` for an active test.
     #[must_use]
     pub fn when(&self) -> String {
@@ -40,6 +49,8 @@ impl CheckInfo {
     }
 }
 
+/// Puts load on the hardware: by hand, on an idle node.
+const USES: &[Mode] = &[Mode::Deep];
 /// Never in a pass.
 const ACTIVE: &[Mode] = &[];
 const ALL: &[Mode] = &[Mode::Prolog, Mode::Epilog, Mode::Periodic, Mode::Deep];
@@ -429,7 +440,7 @@ const CORE: &[CheckInfo] = &[
         rule: "fail: an error, wrong data, no answer in 10 s, or a GPU that CUDA does not show",
         source: "sichek PR 121; dra-driver issue 982; healthagent GpuMemoryCheck",
         reads_needed: 1,
-        modes: &[Mode::Deep],
+        modes: USES,
         action: "reset_gpu",
     },
     CheckInfo {

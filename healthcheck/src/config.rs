@@ -215,7 +215,7 @@ impl Deadlines {
     pub fn pass(&self, mode: Mode) -> Duration {
         Duration::from_millis(match mode {
             Mode::Prolog | Mode::Epilog => self.prolog,
-            Mode::Periodic | Mode::Deep => self.periodic,
+            Mode::Periodic | Mode::Deep | Mode::Audit => self.periodic,
         })
     }
 
@@ -502,6 +502,17 @@ impl Config {
         if config.profile.gpu.imex {
             check_trusted(&config.paths.imex_ctl, false)?;
         }
+        Ok(config)
+    }
+
+    /// What holds where there is no file.
+    ///
+    /// # Errors
+    /// [`ConfigError::Unsafe`]: a program that it names could have been written by somebody else.
+    pub fn defaults(node: &str) -> Result<Config, ConfigError> {
+        let mut config = Config { node: node.to_string(), ..Config::default() };
+        config.expand();
+        check_trusted(&config.paths.dcgmi, false)?;
         Ok(config)
     }
 

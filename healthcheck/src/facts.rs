@@ -93,6 +93,9 @@ pub struct Facts {
     /// GPU software of the node.
     #[serde(default)]
     pub gpu_node: GpuNode,
+    /// Looked at by an ordinary user, who may not read everything.
+    #[serde(default)]
+    pub as_user: bool,
     /// The job whose prolog or epilog this is.
     #[serde(default)]
     pub own_job: Option<String>,

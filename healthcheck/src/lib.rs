@@ -9,6 +9,7 @@
 //!
 //! There is no Slurm in this crate: what has to be said to Slurm is said by `clustermax-drain`, a program of its own.
 
+pub mod audit;
 pub mod catalogue;
 pub mod check;
 pub mod compare;

@@ -11,7 +11,7 @@ use healthcheck::catalogue::CATALOGUE;
 use healthcheck::config::{Config, DEFAULT_CONFIG, nearest, node_name};
 use healthcheck::mode::Mode;
 use healthcheck::verdict::Status;
-use healthcheck::{compare, explain, learn, nhc, pass, source, status, table, watch};
+use healthcheck::{audit, compare, explain, learn, nhc, pass, source, status, table, watch};
 
 /// How long before its deadline a pass that hangs in this process is ended.
 const EARLY: std::time::Duration = std::time::Duration::from_millis(200);
@@ -37,7 +37,8 @@ struct Args {
 enum Command {
     /// Look at the node now.
     Run {
-        /// periodic and the hooks keep state, publish the verdict and drain in enforce; deep only looks.
+        /// periodic and the hooks keep state, publish the verdict and drain in enforce; deep only looks, and tries the
+        /// GPUs of an idle node; audit only looks, as any user, and needs neither configuration, state nor profile.
         #[arg(long, value_enum, default_value = "deep")]
         mode: ModeArg,
         /// Print JSON instead of a table.
@@ -46,8 +47,12 @@ enum Command {
     },
     /// Stay, follow the kernel log, look at the node every few seconds, drain; ends on SIGTERM.
     Watch,
-    /// Print what the sources see, as JSON, without any judgement.
-    Facts,
+    /// Print what the sources see, as JSON, without any judgement. Needs no configuration and no root, loads nothing.
+    Facts {
+        /// JSON is the only form there is.
+        #[arg(long)]
+        json: bool,
+    },
     /// List all checks and their switches.
     List {
         /// Print JSON instead of a table.
@@ -100,6 +105,7 @@ enum ModeArg {
     Epilog,
     Periodic,
     Deep,
+    Audit,
 }
 
 impl From<ModeArg> for Mode {
@@ -109,6 +115,7 @@ impl From<ModeArg> for Mode {
             ModeArg::Epilog => Mode::Epilog,
             ModeArg::Periodic => Mode::Periodic,
             ModeArg::Deep => Mode::Deep,
+            ModeArg::Audit => Mode::Audit,
         }
     }
 }
@@ -131,18 +138,26 @@ fn main() -> ExitCode {
 fn run(args: Args) -> Result<ExitCode, (u8, String)> {
     let node = node_name(args.node.as_deref());
     let config = || Config::load(&args.config, &node).map_err(|e| (2, e.to_string()));
+    let audit_config = || audit::config(&args.config, &node).map_err(|e| (2, e.to_string()));
     match args.command {
         Command::Run { mode, json } => {
-            let config = config()?;
-            if !matches!(mode, ModeArg::Deep) {
-                end_in_time(config.deadlines.pass(mode.into()).saturating_sub(EARLY));
+            let mode = Mode::from(mode);
+            let config = if mode == Mode::Audit { audit_config()? } else { config()? };
+            if !mode.only_looks() {
+                end_in_time(config.deadlines.pass(mode).saturating_sub(EARLY));
             }
-            let report = pass::run(&config, mode.into(), None);
+            let report = if mode == Mode::Audit {
+                let (report, shipped) = pass::audit(&config);
+                eprintln!("{}", audit::preface(&config, shipped));
+                report
+            } else {
+                pass::run(&config, mode, None)
+            };
             let text = match mode {
                 _ if json => {
                     serde_json::to_string_pretty(&report.verdict).map_err(|e| (3, e.to_string()))? + "\n"
                 }
-                ModeArg::Deep => table::verdict(&report.verdict),
+                _ if mode.only_looks() => table::verdict(&report.verdict),
                 // What a hook prints ends in slurmd's log at every interval: only what drains.
                 _ => table::draining(&report.verdict),
             };
@@ -153,8 +168,9 @@ fn run(args: Args) -> Result<ExitCode, (u8, String)> {
             watch::run(&config()?).map_err(|e| (3, e))?;
             Ok(ExitCode::SUCCESS)
         }
-        Command::Facts => {
-            let facts = source::read(&config()?, Mode::Deep);
+        Command::Facts { json: _ } => {
+            let config = audit_config()?;
+            let facts = audit::document(&config, source::read(&config, Mode::Audit));
             print(&(serde_json::to_string_pretty(&facts).map_err(|e| (3, e.to_string()))? + "\n"));
             Ok(ExitCode::SUCCESS)
         }

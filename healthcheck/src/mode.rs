@@ -14,6 +14,8 @@ pub enum Mode {
     Periodic,
     /// By hand: everything, nothing written, nothing drained.
     Deep,
+    /// As deep, but it puts no load on anything, and needs no configuration, no state and no root.
+    Audit,
 }
 
 impl Mode {
@@ -25,6 +27,19 @@ impl Mode {
             Mode::Epilog => "epilog",
             Mode::Periodic => "periodic",
             Mode::Deep => "deep",
+            Mode::Audit => "audit",
         }
+    }
+
+    /// Has the time to ask sources that hooks of jobs leave out.
+    #[must_use]
+    pub fn is_slow(self) -> bool {
+        matches!(self, Mode::Periodic | Mode::Deep | Mode::Audit)
+    }
+
+    /// Somebody looks by hand: no state is kept, nothing is published, nothing drains.
+    #[must_use]
+    pub fn only_looks(self) -> bool {
+        matches!(self, Mode::Deep | Mode::Audit)
     }
 }

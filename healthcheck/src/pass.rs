@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use crate::audit;
 use crate::check;
 use crate::config::{Config, Enforcement};
 use crate::drain::{self, Answer, DrainOutcome};
@@ -53,8 +54,23 @@ pub struct Report {
 pub fn run(config: &Config, mode: Mode, own_job: Option<&str>) -> Report {
     let task = Task::new(config, mode, own_job);
     let facts = source::read(config, mode);
+    conclude_alone(config, &task, facts)
+}
+
+/// One pass by an ordinary user who only looks, with the shipped profile of the GPUs where the configuration has none.
+/// The second value names it.
+#[must_use]
+pub fn audit(config: &Config) -> (Report, Option<&'static str>) {
+    let task = Task::new(config, Mode::Audit, None);
+    let facts = source::read(config, Mode::Audit);
+    let mut config = config.clone();
+    let shipped = audit::choose_profile(&mut config, &facts, audit::granted_gpus());
+    (conclude_alone(&config, &task, facts), shipped)
+}
+
+fn conclude_alone(config: &Config, task: &Task<'_>, facts: Facts) -> Report {
     let mut logs = Followers::new(config, &facts.boot_id, None);
-    conclude(config, &task, facts, &mut logs, &mut Memory::default())
+    conclude(config, task, facts, &mut logs, &mut Memory::default())
 }
 
 /// What a pass is for.
@@ -163,7 +179,7 @@ pub fn conclude(
         checks: outcome.checks,
         left_out: 0,
     };
-    if mode == Mode::Deep {
+    if mode.only_looks() {
         verdict.seconds = begun.elapsed().as_secs_f64();
         return Report { verdict, drain: None, facts, jobs };
     }
@@ -280,6 +296,12 @@ fn open_state(
     unsaved: Option<State>,
 ) -> (History, bool) {
     let dir = &config.paths.state_dir;
+    if mode == Mode::Audit {
+        // Not even its folder is made.
+        let copy = state::peek(dir, &facts.boot_id, now);
+        let remembers = copy.is_some();
+        return (History::Lent(Box::new(copy.unwrap_or_default())), remembers);
+    }
     match Locked::open(dir, &facts.boot_id, now, left(until, LOCK_WAIT)) {
         Ok(mut locked) => {
             let remembers = locked.complaint.is_none() || unsaved.is_some();
@@ -289,7 +311,7 @@ fn open_state(
         }
         Err(why) => {
             // A user looking by hand cannot read root's state: not worth a complaint.
-            if mode != Mode::Deep {
+            if !mode.only_looks() {
                 facts.complaints.push(why);
             }
             // Without what was written last, every line of this boot would be new again.

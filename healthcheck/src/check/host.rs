@@ -1,6 +1,7 @@
 //! Host memory, and this suite's own state.
 
 use super::{Context, Sink};
+use crate::audit;
 use crate::catalogue::{CATALOGUE, CheckInfo};
 use crate::config::Switch;
 use crate::facts::Reading;
@@ -79,7 +80,12 @@ fn own(c: &Context<'_>, sink: &mut Sink<'_>) {
         ));
     }
     for complaint in &complaints {
-        sink.push(hindered(complaint));
+        // What a user may not read says nothing about the health check of this node.
+        if c.facts.as_user && audit::refused(complaint) {
+            sink.unknown("node.self", "self", None, complaint);
+        } else {
+            sink.push(hindered(complaint));
+        }
     }
     // Only operators can skip checks; that they do is shown.
     let off = |c: &&CheckInfo| sink.context.config.switch(c.id) == Switch::Off;

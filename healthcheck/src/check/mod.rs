@@ -19,6 +19,7 @@ pub(crate) use kernel_lines::stays_open;
 
 use std::collections::BTreeMap;
 
+use crate::audit;
 use crate::catalogue::CATALOGUE;
 use crate::config::{Config, Profile, Switch};
 use crate::facts::{Facts, Reading};
@@ -115,7 +116,7 @@ impl Sink<'_> {
 
     fn on(&self, check: &str) -> bool {
         self.context.config.switch(check) != Switch::Off
-            && CATALOGUE.iter().any(|c| c.id == check && c.modes.contains(&self.context.mode))
+            && CATALOGUE.iter().any(|c| c.id == check && c.runs_in(self.context.mode))
     }
 }
 
@@ -148,7 +149,7 @@ pub fn run(facts: &Facts, config: &Config, history: &State, mode: Mode, now: f64
     // A check that this mode leaves out was not read: a job's prolog between two periodic passes starts nothing over.
     for (key, strike) in &history.strikes {
         let check = CATALOGUE.iter().find(|c| key.split(' ').next() == Some(c.id));
-        if check.is_some_and(|c| !c.modes.contains(&mode)) {
+        if check.is_some_and(|c| !c.runs_in(mode)) {
             strikes.entry(key.clone()).or_insert(*strike);
         }
     }
@@ -158,7 +159,11 @@ pub fn run(facts: &Facts, config: &Config, history: &State, mode: Mode, now: f64
     let order = |f: &Finding| CATALOGUE.iter().position(|c| c.id == f.check).unwrap_or(CATALOGUE.len());
     findings.sort_by_key(order);
     let checks = summary(&findings, checks);
-    Findings { findings, checks, strikes }
+    let mut found = Findings { findings, checks, strikes };
+    if facts.as_user {
+        audit::mark_refused(&mut found);
+    }
+    found
 }
 
 /// A `fail` that needs several reads in a row is a `warn` until it has them. Two passes within a second

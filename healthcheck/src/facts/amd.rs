@@ -12,6 +12,8 @@ use super::Reading;
 pub struct AmdGpu {
     /// `dddd:bb:dd.f`.
     pub pci: String,
+    /// PCI device id, as sysfs writes it.
+    pub device_id: Reading<String>,
     /// The driver amdgpu holds it.
     pub bound: bool,
     /// Config space reads all ones: the device does not answer.

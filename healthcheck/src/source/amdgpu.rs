@@ -50,6 +50,7 @@ fn gpu(dir: &Path, pci: String) -> AmdGpu {
         .is_ok_and(|to| to.file_name().is_some_and(|name| name == "amdgpu"));
     AmdGpu {
         pci,
+        device_id: read_trimmed(&dir.join("device")).map_or(Reading::Unsupported, Reading::Value),
         bound,
         config_all_ones: pci::config_all_ones(&dir.join("config")),
         width: read_number(&dir.join("current_link_width")),

@@ -46,6 +46,8 @@ pub const CHILD_ARG: &str = "__source";
 
 /// Fourth argument of the NVML child in the hooks: leave out what only slow passes need.
 const BRIEF: &str = "brief";
+/// Fourth argument of the child of a mount that jobs write to.
+const WRITES: &str = "writes";
 
 /// To be called first in `main` of every program that runs a pass: when this process is the child of a
 /// source it does that source's work and returns its exit code.
@@ -74,7 +76,7 @@ pub fn child_main() -> Option<ExitCode> {
         Some("disks") => disks::child(root, second),
         Some("shm") => host::shm_child(root),
         Some("pci") => pci::child(root),
-        Some("mount") => return Some(mounts::child(root)),
+        Some("mount") => return Some(mounts::child(root, second == Path::new(WRITES))),
         _ => return Some(ExitCode::from(2)),
     }
     Some(ExitCode::SUCCESS)
@@ -95,9 +97,9 @@ pub fn read_with(
     meanwhile: &mut Meanwhile<'_>,
 ) -> Facts {
     let limit = config.deadlines.source(mode);
-    let outstanding = config.paths.state_dir.join("outstanding");
-    // The folder can be missing (first run, full disk): then no mark is kept, and nothing else changes.
-    let outstanding = if mode == Mode::Deep {
+    // Of this boot, and to be had when the disk is not. The folder can be missing: then no mark is kept.
+    let outstanding = config.paths.run_dir.join("outstanding");
+    let outstanding = if mode.only_looks() {
         Some(outstanding).filter(|dir| dir.is_dir())
     } else {
         make_private_dir(&outstanding).is_ok().then_some(outstanding)
@@ -114,7 +116,7 @@ pub fn read_with(
         }
     };
     let own = |name: &str, root: &Path, label: &str| own_with(name, root, None, label, limit);
-    let slow = matches!(mode, Mode::Periodic | Mode::Deep);
+    let slow = mode.is_slow();
     let nvml = match (resident, std::env::current_exe()) {
         (Some(resident), Ok(exe)) => {
             let mut command = Command::new(exe);
@@ -129,16 +131,13 @@ pub fn read_with(
     let mut probes = vec![
         nvml,
         own("pci", &config.paths.sysfs, "pci"),
-        own(
-            if matches!(mode, Mode::Periodic | Mode::Deep) { "infiniband-all" } else { "infiniband" },
-            &config.paths.sysfs,
-            "infiniband",
-        ),
+        own(if slow { "infiniband-all" } else { "infiniband" }, &config.paths.sysfs, "infiniband"),
     ];
     let fixed = probes.len();
     let network: Vec<_> = config.profile.mount.iter().filter(|m| m.network).collect();
     for mount in &network {
-        probes.push(own("mount", &mount.path, &mounts::label(&mount.path)));
+        let writes = mount.writable.then_some(OsStr::new(WRITES));
+        probes.push(own_with("mount", &mount.path, writes, &mounts::label(&mount.path), limit));
     }
     let commands: Vec<_> = config.command.iter().filter(|c| c.modes.contains(&mode)).collect();
     for c in &commands {
@@ -192,6 +191,7 @@ pub fn read_with(
         gpu_nodes: pci::device_nodes(&config.paths.dev),
         mounts: mounts::table(&config.paths.procfs),
         memory_total_kib: memory_total_kib(&config.paths.procfs),
+        as_user: sys::effective_uid() != 0,
         ..Facts::default()
     };
     for s in &config.profile.space {
@@ -232,7 +232,7 @@ pub fn read_with(
     facts.gpu_node.module_version = gpu_node::module_version(&config.paths.sysfs);
     facts.gpu_node.imex_channels = gpu_node::imex_channels(&config.paths.dev);
     // This looks at every process.
-    if matches!(mode, Mode::Epilog | Mode::Deep) {
+    if mode == Mode::Epilog || mode.only_looks() {
         facts.gpu_node.mps = Some(gpu_node::mps_daemons(&config.paths.procfs));
     }
     gpu_node::attribute_processes(&mut facts, &config.paths.procfs, &config.paths.state_dir);

@@ -29,7 +29,7 @@ pub fn start(
     ask: impl Fn(&'static str, &mut std::process::Command) -> Probe,
 ) -> (Started, Vec<Probe>) {
     let p = &config.paths;
-    let slow = matches!(mode, Mode::Periodic | Mode::Deep);
+    let slow = mode.is_slow();
     let hooks = slow || mode == Mode::Prolog;
     let units: Vec<String> = config.profile.services.iter().map(|u| full_name(u)).collect();
     let mut names = Vec::new();
@@ -48,7 +48,7 @@ pub fn start(
         add("host", &p.sysfs, Some(&p.procfs));
         add("disks", &p.sysfs, Some(&p.procfs));
     }
-    if matches!(mode, Mode::Epilog | Mode::Deep) {
+    if mode == Mode::Epilog || mode.only_looks() {
         add("shm", &p.dev, None);
     }
     if slow && !units.is_empty() && services::present() {
