@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 use healthcheck::catalogue::CATALOGUE;
 use healthcheck::config::{Config, DEFAULT_CONFIG, nearest, node_name};
 use healthcheck::mode::Mode;
@@ -122,6 +122,9 @@ impl From<ModeArg> for Mode {
 
 fn main() -> ExitCode {
     if let Some(code) = source::child_main() {
+        return code;
+    }
+    if let Some(code) = pages::asked(8, || vec![Args::command()]) {
         return code;
     }
     healthcheck::log::init();

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use healthcheck::config::{Config, DEFAULT_CONFIG, Enforcement, node_name};
 use healthcheck::drain::DrainOutcome;
 use healthcheck::jobs::{self, JOB_SCHEMA, Job, JobGpu};
@@ -28,6 +28,18 @@ struct Args {
     /// Configuration file.
     #[arg(long, default_value = DEFAULT_CONFIG)]
     config: PathBuf,
+}
+
+/// The command line of the hook, for its manual page.
+#[must_use]
+pub fn command(mode: Mode) -> clap::Command {
+    let (name, about) = match mode {
+        Mode::Epilog => ("clustermax-epilog", "Slurm's Epilog: finds the fault that a job left behind"),
+        _ => ("clustermax-prolog", "Slurm's Prolog: lets no job start on a node with a fault"),
+    };
+    let codes = "Slurm runs it as root at every job, without arguments. Exit codes: 0: the job may run here, or this program met \
+                 trouble of its own; 1: in `enforce`, the node is out of service for a fault that concerns this job.";
+    Args::command().name(name).about(about).after_help(codes)
 }
 
 /// What Slurm says about the job, checked: its environment is partly the user's.

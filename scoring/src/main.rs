@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use scoring::{audit, bundle, collect, diff, evidence, explain, inject, rank, read, report, score};
 
 /// GPU-cluster measurements and evidence to a rating
@@ -54,6 +54,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    if let Some(code) = pages::asked(1, || vec![Cli::command()]) {
+        return code;
+    }
     let result = match Cli::parse().command {
         Command::Collect(args) => collect::run(&args),
         Command::Read(args) => read::run(&args),

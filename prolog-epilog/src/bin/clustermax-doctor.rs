@@ -5,9 +5,11 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use healthcheck::config::{DEFAULT_CONFIG, is_node_name, node_name};
+use healthcheck::mode::Mode;
 use prolog_epilog::doctor::{Diagnosis, Options, Status, diagnose};
+use prolog_epilog::hook;
 
 /// Prints a line; a reader that went away (`clustermax-doctor | head`) changes nothing of the answer.
 macro_rules! out {
@@ -15,7 +17,11 @@ macro_rules! out {
 }
 
 #[derive(Parser)]
-#[command(version, about = "Looks at the installation as Slurm will meet it; loads and changes nothing")]
+#[command(
+    name = "clustermax-doctor",
+    version,
+    about = "Looks at the installation as Slurm will meet it; loads and changes nothing"
+)]
 struct Args {
     /// Configuration file.
     #[arg(long, default_value = DEFAULT_CONFIG)]
@@ -38,6 +44,11 @@ struct Args {
 }
 
 fn main() -> ExitCode {
+    // The hooks run at every job: what writes pages is not in them.
+    let hooks = [Mode::Prolog, Mode::Epilog].map(hook::command);
+    if let Some(code) = pages::asked(8, || hooks.into_iter().chain([Args::command()]).collect()) {
+        return code;
+    }
     let args = Args::parse();
     if let Some(bad) = args.node.as_deref().filter(|n| !is_node_name(n)) {
         eprintln!("clustermax-doctor: --node {bad:?} is no node name");

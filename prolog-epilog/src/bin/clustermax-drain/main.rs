@@ -10,7 +10,7 @@ use std::process::{Child, Command, ExitCode};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use healthcheck::config::{Config, DEFAULT_CONFIG, Enforcement, is_node_name, node_name};
 use prolog_epilog::brake::{Engaged, Record};
 use prolog_epilog::outcome::{Outcome, Report};
@@ -32,7 +32,11 @@ const RETRIES: [Duration; 4] =
     [Duration::from_secs(3), Duration::from_secs(5), Duration::from_secs(10), Duration::from_secs(20)];
 
 #[derive(Parser)]
-#[command(about = "Drains this node in Slurm with a reason, or says why not", disable_version_flag = true)]
+#[command(
+    name = "clustermax-drain",
+    about = "Drains this node in Slurm with a reason, or says why not",
+    disable_version_flag = true
+)]
 struct Args {
     /// Configuration file.
     #[arg(long, global = true, default_value = DEFAULT_CONFIG)]
@@ -89,6 +93,9 @@ enum Cmd {
 
 fn main() -> ExitCode {
     let start = Instant::now();
+    if let Some(code) = pages::asked(8, || vec![Args::command()]) {
+        return code;
+    }
     let args = Args::parse();
     if args.version {
         return print(Outcome::Status, &version());
