@@ -52,7 +52,7 @@ fn a_node_given_back_was_drained_again_while_the_state_was_held_or_damaged() {
     resume(&c, "n1");
 
     let state = c.node_dir("n1").join("state");
-    let lock = state.join("state.lock");
+    let lock = c.node_dir("n1").join("run/state.lock");
     // Holds it until its standard input ends.
     let mut holder =
         Command::new("flock").arg(&lock).arg("cat").stdin(Stdio::piped()).spawn().expect("flock");

@@ -586,7 +586,7 @@ const CORE: &[CheckInfo] = &[
     CheckInfo {
         id: "fs.stale",
         tokens: &["stalefs", "nfsslow"],
-        reads: "a stat of each network mount of the profile, in a child with a deadline; kernel log: NFS servers",
+        reads: "a stat of each network mount of the profile, and an attempt to write that changes nothing where jobs write, in a child with a deadline; kernel log: NFS servers",
         rule: "warn: first miss or error, or a server that the kernel calls unresponsive and not OK since; fail: two misses in a row",
         source: "LBNL NHC issue 77; gpud PR 1245",
         reads_needed: 2,

@@ -213,7 +213,7 @@ pub struct SeenEvent {
     pub event: KernelEvent,
     /// How many records it stands for.
     pub count: u64,
-    /// Seconds since the epoch when it was first read.
+    /// Seconds since boot when it was first read.
     pub seen: f64,
     /// A drain answered it (or was not needed any more): reported, never acted on again.
     pub handled: bool,

@@ -16,7 +16,7 @@ const MAX_SAMPLES: usize = 64;
 /// One reading of a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// Seconds since the epoch.
+    /// Seconds since boot.
     #[serde(rename = "t")]
     pub time: f64,
     /// Value.

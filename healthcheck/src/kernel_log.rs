@@ -73,7 +73,7 @@ impl Followers {
     }
 
     /// Adds what is new to the state, whose lock the caller holds, and moves its cursors. Records that another pass has
-    /// read in the meantime are not counted twice. `now` is in seconds since the epoch.
+    /// read in the meantime are not counted twice. `now` is in seconds since boot.
     pub fn commit(&mut self, history: &mut State, now: f64, limit: Instant) -> KernelFacts {
         let mut facts = KernelFacts::default();
         for log in &mut self.logs {

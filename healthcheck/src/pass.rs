@@ -17,6 +17,7 @@ use crate::source::child::Meanwhile;
 use crate::state::{self, KnownGpu, Locked, State, write_atomic};
 use crate::totals::Totals;
 use crate::verdict::{Action, Finding, Status, VERDICT_SCHEMA, Verdict};
+use crate::sys;
 use crate::watch;
 
 /// Largest verdict file in bytes: a prolog reads it in one go.
@@ -122,7 +123,8 @@ pub fn conclude(
 ) -> Report {
     let Task { mode, begun, until, .. } = *task;
     let mut facts = facts;
-    let now = unix_time();
+    // What is decided goes by a clock that nobody sets; the wall clock is for those who read.
+    let (now, time) = (sys::since_boot(), unix_time());
     let (mut state, remembers) = open_state(config, mode, &mut facts, now, until, memory.unsaved.take());
     // Read under the lock: of two passes at once only one may see a new line.
     let mut kernel = logs.commit(state.history(), now, Instant::now() + left(until, READ_LIMIT));
@@ -184,7 +186,7 @@ pub fn conclude(
         return Report { verdict, drain: None, facts, jobs };
     }
 
-    state.history().totals.pass(&verdict, &facts, task.again.unwrap_or(now), begun.elapsed().as_secs_f64());
+    state.history().totals.pass(&verdict, &facts, task.again.unwrap_or(time), begun.elapsed().as_secs_f64());
     memory.unsaved = state.save(&mut verdict);
     memory.inventory.clone_from(&state.history().inventory);
     let mut totals = state.history().totals.clone();
@@ -207,7 +209,7 @@ pub fn conclude(
     }
     // A healthy job costs nothing more; what its hooks saw is published by the next periodic pass.
     if mode == Mode::Periodic || drain.is_some() {
-        for done in [totals.publish(config, now), metrics::publish(config, &verdict, &totals)] {
+        for done in [totals.publish(config, time), metrics::publish(config, &verdict, &totals)] {
             if let Err(why) = done {
                 tracing::warn!("{why}");
             }
@@ -236,7 +238,7 @@ pub fn timestamp() -> String {
 #[must_use]
 pub fn inventory(config: &Config) -> BTreeMap<String, KnownGpu> {
     let boot_id = source::boot_id(&config.paths.procfs);
-    state::peek(&config.paths.state_dir, &boot_id, unix_time()).map(|s| s.inventory).unwrap_or_default()
+    state::peek(&config.paths, &boot_id, sys::since_boot()).map(|s| s.inventory).unwrap_or_default()
 }
 
 fn left(until: Instant, most: Duration) -> Duration {
@@ -258,13 +260,18 @@ impl History {
     }
 
     /// Writes the state; a copy of it when that is not possible.
-    fn save(&self, verdict: &mut Verdict) -> Option<State> {
+    fn save(&mut self, verdict: &mut Verdict) -> Option<State> {
         match self {
-            History::Kept(locked) => {
-                let why = locked.save().err()?;
-                complain(verdict, &why);
-                Some(locked.state.clone())
-            }
+            History::Kept(locked) => match locked.save() {
+                Ok(said) => {
+                    said.iter().for_each(|why| complain(verdict, why));
+                    None
+                }
+                Err(why) => {
+                    complain(verdict, &why);
+                    Some(locked.state.clone())
+                }
+            },
             History::Lent(state) => Some(State::clone(state)),
         }
     }
@@ -295,14 +302,14 @@ fn open_state(
     until: Instant,
     unsaved: Option<State>,
 ) -> (History, bool) {
-    let dir = &config.paths.state_dir;
+    let paths = &config.paths;
     if mode == Mode::Audit {
         // Not even its folder is made.
-        let copy = state::peek(dir, &facts.boot_id, now);
+        let copy = state::peek(paths, &facts.boot_id, now);
         let remembers = copy.is_some();
         return (History::Lent(Box::new(copy.unwrap_or_default())), remembers);
     }
-    match Locked::open(dir, &facts.boot_id, now, left(until, LOCK_WAIT)) {
+    match Locked::open(paths, &facts.boot_id, now, left(until, LOCK_WAIT)) {
         Ok(mut locked) => {
             let remembers = locked.complaint.is_none() || unsaved.is_some();
             facts.complaints.extend(locked.complaint.clone());
@@ -315,7 +322,7 @@ fn open_state(
                 facts.complaints.push(why);
             }
             // Without what was written last, every line of this boot would be new again.
-            let copy = unsaved.or_else(|| state::peek(dir, &facts.boot_id, now));
+            let copy = unsaved.or_else(|| state::peek(paths, &facts.boot_id, now));
             let remembers = copy.is_some();
             (History::Lent(Box::new(copy.unwrap_or_default())), remembers)
         }
@@ -478,16 +485,7 @@ fn answer(
         if let Some(unsaved) = &mut memory.unsaved {
             unsaved.handled(&keys);
         } else if !keys.is_empty() {
-            let wait = left(until, LOCK_WAIT);
-            match Locked::open(&config.paths.state_dir, &verdict.boot_id, unix_time(), wait) {
-                Ok(mut locked) => {
-                    locked.state.handled(&keys);
-                    if let Err(why) = locked.save() {
-                        tracing::warn!("{why}");
-                    }
-                }
-                Err(why) => tracing::warn!("{why}"),
-            }
+            change_state(config, verdict, until, |state| state.handled(&keys));
         }
     }
     Some(answer)
@@ -502,10 +500,15 @@ fn count_drain(
     until: Instant,
 ) {
     totals.drain(outcome.word());
-    let wait = left(until, LOCK_WAIT);
-    match Locked::open(&config.paths.state_dir, &verdict.boot_id, unix_time(), wait) {
+    change_state(config, verdict, until, |state| state.totals.drain(outcome.word()));
+}
+
+/// Changes the state on disk after the pass has let go of it.
+fn change_state(config: &Config, verdict: &Verdict, until: Instant, change: impl FnOnce(&mut State)) {
+    match Locked::open(&config.paths, &verdict.boot_id, sys::since_boot(), left(until, LOCK_WAIT)) {
         Ok(mut locked) => {
-            locked.state.totals.drain(outcome.word());
+            change(&mut locked.state);
+            // That it is kept elsewhere was said by the pass.
             if let Err(why) = locked.save() {
                 tracing::warn!("{why}");
             }
@@ -649,7 +652,7 @@ mod tests {
         config.paths.nvml = dir.join("none.so");
         config.paths.run_dir = dir.join("run");
         config.paths.state_dir = dir.join("state");
-        let mut locked = Locked::open(&dir.join("state"), "b", 0.0, LOCK_WAIT).unwrap();
+        let mut locked = Locked::open(&config.paths, "b", 0.0, LOCK_WAIT).unwrap();
         locked.state.inventory.insert("74da:5d:00.0".into(), KnownGpu { minor: 3, uuid: "GPU-3".into() });
         locked.save().unwrap();
         config
@@ -666,7 +669,7 @@ mod tests {
         let config = node(dir.path(), "100.0 1.0");
         assert_eq!(xid95(&config), Some((Status::Fail, true)));
         assert_eq!(xid95(&config), Some((Status::Warn, false)));
-        let held = Locked::open(&config.paths.state_dir, "b", 0.0, LOCK_WAIT).unwrap();
+        let held = Locked::open(&config.paths, "b", 0.0, LOCK_WAIT).unwrap();
         assert_eq!(xid95(&config), Some((Status::Warn, false)), "an operator gave the node back");
         drop(held);
     }
@@ -693,7 +696,7 @@ mod tests {
     fn a_node_that_cannot_keep_state_still_acts_on_what_is_new() {
         let dir = tempfile::tempdir().unwrap();
         let config = node(dir.path(), "100.0 1.0");
-        let held = Locked::open(&config.paths.state_dir, "b", 0.0, LOCK_WAIT).unwrap();
+        let held = Locked::open(&config.paths, "b", 0.0, LOCK_WAIT).unwrap();
         assert_eq!(xid95(&config), Some((Status::Fail, true)));
         drop(held);
         assert_eq!(xid95(&config), Some((Status::Fail, true)), "not lost for the next pass");

@@ -3,17 +3,26 @@
 //! The state says how far the kernel log was read, which events still wait for a drain, how often a
 //! suspicion was seen in a row, and which GPUs this node had. It is written atomically; a half-written or
 //! foreign file is set aside, never trusted and never a reason to stop.
+//!
+//! It lives in `STATE_DIR/state.json`. While that folder takes nothing (full disk, read-only file system) it is kept in
+//! `RUN_DIR/state.json`, which a reboot empties as it does the kernel log: what was acted on is then still known to
+//! every pass. Of two files the one written last counts. The lock is in `RUN_DIR`, so that it can always be had.
+//!
+//! Times in it are seconds since boot ([`sys::since_boot`]): nobody sets that clock.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::Paths;
 use crate::facts::SeenEvent;
 use crate::history::Counters;
+use crate::jobs::make_public_dir;
 use crate::kernel_lines::{self, Keep};
 use crate::kmsg::Cursor;
 use crate::sys;
@@ -30,6 +39,9 @@ const SHOW_HANDLED: f64 = 86_400.0;
 pub struct State {
     /// Boot the events and strikes belong to.
     pub boot_id: String,
+    /// When it was written, seconds since boot.
+    #[serde(default)]
+    pub written: f64,
     /// How far each kernel-log file was read, by path.
     #[serde(default)]
     pub cursors: BTreeMap<String, Cursor>,
@@ -55,7 +67,7 @@ pub struct State {
 pub struct Strike {
     /// How often.
     pub count: u32,
-    /// Seconds since the epoch of the last time.
+    /// Seconds since boot of the last time.
     pub last: f64,
 }
 
@@ -71,6 +83,7 @@ pub struct KnownGpu {
 /// The state file, locked for as long as this lives.
 pub struct Locked {
     path: PathBuf,
+    spare: PathBuf,
     _lock: File,
     /// The state.
     pub state: State,
@@ -79,17 +92,20 @@ pub struct Locked {
 }
 
 impl Locked {
-    /// Locks and reads `DIR/state.json`; waits up to `wait` for another pass that holds it.
+    /// Locks `RUN_DIR/state.lock` and reads the state; waits up to `wait` for another pass that holds it. `now` is in
+    /// seconds since boot.
     ///
     /// # Errors
-    /// One sentence: the folder cannot be made or locked, or another pass holds it for too long.
-    pub fn open(dir: &Path, boot_id: &str, now: f64, wait: Duration) -> Result<Locked, String> {
-        make_private_dir(dir).map_err(|e| format!("{} cannot be made: {e}", dir.display()))?;
-        let lock_path = dir.join("state.lock");
+    /// One sentence: the lock cannot be made or taken, or another pass holds it for too long.
+    pub fn open(paths: &Paths, boot_id: &str, now: f64, wait: Duration) -> Result<Locked, String> {
+        make_public_dir(&paths.run_dir)?;
+        // Nobody else may hold it: whoever can open a file can lock it.
+        let lock_path = paths.run_dir.join("state.lock");
         let lock = File::options()
             .create(true)
             .truncate(false)
             .write(true)
+            .mode(0o600)
             .open(&lock_path)
             .map_err(|e| format!("{} cannot be opened: {e}", lock_path.display()))?;
         let until = Instant::now() + wait;
@@ -101,33 +117,62 @@ impl Locked {
                 Err(e) => return Err(format!("{} cannot be locked: {e}", lock_path.display())),
             }
         }
-        let path = dir.join("state.json");
-        let (mut state, complaint) = read(&path);
+        let [path, spare] = files(paths);
+        let (mut state, mut complaint) = read(&path);
+        if let Some(newer) = load(&spare).filter(|s| s.is_newer(&state, boot_id)) {
+            state = newer.with_gpus_of(state);
+            complaint = None;
+        }
         state.new_boot(boot_id);
         state.forget_old(now);
-        Ok(Locked { path, _lock: lock, state, complaint })
+        Ok(Locked { path, spare, _lock: lock, state, complaint })
     }
 
-    /// Writes the state back.
+    /// Writes the state back. When its folder takes nothing it is kept in `RUN_DIR`, and the sentence given says so.
     ///
     /// # Errors
-    /// One sentence naming the file.
-    pub fn save(&self) -> Result<(), String> {
+    /// One sentence naming both files: what was acted on is forgotten with this process.
+    pub fn save(&mut self) -> Result<Option<String>, String> {
+        self.state.written = sys::since_boot();
         let text = serde_json::to_string(&self.state).map_err(|e| e.to_string())?;
-        write_atomic(&self.path, text.as_bytes(), 0o600, None)
-            .map_err(|e| format!("{} cannot be written: {e}", self.path.display()))
+        let (path, spare) = (&self.path, &self.spare);
+        let dir = path.parent().unwrap_or(Path::new("/"));
+        let written = make_private_dir(dir).and_then(|()| write_atomic(path, text.as_bytes(), 0o600, None));
+        let Err(why) = written else {
+            let _ = std::fs::remove_file(spare);
+            return Ok(None);
+        };
+        let why = format!("{} cannot be written: {why}", path.display());
+        match write_atomic(spare, text.as_bytes(), 0o600, None) {
+            Ok(()) => Ok(Some(format!("{why}; until it can, the state is kept in {}", spare.display()))),
+            Err(e) => Err(format!("{why}; neither can {}: {e}", spare.display())),
+        }
     }
 }
 
 /// The state as it was last written, for a pass that cannot have the lock; nothing is changed. None when it cannot
 /// be read, or was never written.
 #[must_use]
-pub fn peek(dir: &Path, boot_id: &str, now: f64) -> Option<State> {
-    let text = std::fs::read_to_string(dir.join("state.json")).ok()?;
-    let mut state: State = serde_json::from_str(&text).ok()?;
+pub fn peek(paths: &Paths, boot_id: &str, now: f64) -> Option<State> {
+    let [path, spare] = files(paths).map(|path| load(&path));
+    let known = path.is_some();
+    let state = path.unwrap_or_default();
+    let mut state = match spare.filter(|s| s.is_newer(&state, boot_id)) {
+        Some(newer) => newer.with_gpus_of(state),
+        None => known.then_some(state)?,
+    };
     state.new_boot(boot_id);
     state.forget_old(now);
     Some(state)
+}
+
+/// Where the state lives, and where it lives when it cannot live there.
+fn files(paths: &Paths) -> [PathBuf; 2] {
+    [&paths.state_dir, &paths.run_dir].map(|dir| dir.join("state.json"))
+}
+
+fn load(path: &Path) -> Option<State> {
+    serde_json::from_str(&std::fs::read_to_string(path).ok()?).ok()
 }
 
 fn read(path: &Path) -> (State, Option<String>) {
@@ -153,6 +198,19 @@ fn read(path: &Path) -> (State, Option<String>) {
 }
 
 impl State {
+    /// This one, kept in `RUN_DIR`, is of this boot and was written after what the disk holds.
+    fn is_newer(&self, disk: &State, boot_id: &str) -> bool {
+        self.boot_id == boot_id && (disk.boot_id != boot_id || self.written > disk.written)
+    }
+
+    /// A disk that could not be read for a while still knows GPUs that have vanished.
+    fn with_gpus_of(mut self, disk: State) -> State {
+        for (pci, gpu) in disk.inventory {
+            self.inventory.entry(pci).or_insert(gpu);
+        }
+        self
+    }
+
     /// A reboot closes events and suspicions; GPUs stay known.
     fn new_boot(&mut self, boot_id: &str) {
         if self.boot_id != boot_id {
@@ -229,7 +287,6 @@ pub fn make_private_dir(dir: &Path) -> std::io::Result<()> {
 /// # Errors
 /// What the system reports; the old content is then still there.
 pub fn write_atomic(path: &Path, content: &[u8], mode: u32, group: Option<u32>) -> std::io::Result<()> {
-    use std::os::unix::fs::OpenOptionsExt;
     use std::os::unix::fs::PermissionsExt;
     let dir = path.parent().unwrap_or(Path::new("."));
     let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -259,10 +316,91 @@ pub fn write_atomic(path: &Path, content: &[u8], mode: u32, group: Option<u32>) 
 mod tests {
     use super::*;
 
+    fn paths(dir: &Path) -> Paths {
+        Paths { state_dir: dir.join("state"), run_dir: dir.join("run"), ..Paths::default() }
+    }
+
+    /// Nothing can be written where a file stands in the folder's place, not even by root.
+    fn block(dir: &Path) {
+        let _ = std::fs::rename(dir, dir.with_extension("aside"));
+        std::fs::write(dir, "").unwrap();
+    }
+
+    fn unblock(dir: &Path) {
+        std::fs::remove_file(dir).unwrap();
+        let _ = std::fs::rename(dir.with_extension("aside"), dir);
+    }
+
+    fn event(seq: u64) -> SeenEvent {
+        let line = format!("3,{seq},1,-;NVRM: Xid (PCI:3a1c:19:00): 79, GPU has fallen off the bus.");
+        let record = crate::kmsg::parse_record(line.as_bytes()).unwrap();
+        let event = crate::xid::events(&record).remove(0);
+        SeenEvent { key: seq.to_string(), event, count: 1, seen: 0.0, handled: false }
+    }
+
+    #[test]
+    fn a_folder_that_takes_nothing_does_not_make_the_node_forget() {
+        let dir = tempfile::tempdir().unwrap();
+        let d = paths(dir.path());
+        let open = || Locked::open(&d, "b", 0.0, Duration::ZERO).unwrap();
+        let mut s = open();
+        s.state.inventory.insert("0000:5d:00.0".into(), KnownGpu { minor: 3, uuid: "GPU-1".into() });
+        assert_eq!(s.save(), Ok(None));
+        drop(s);
+        block(&d.state_dir);
+        let mut s = open();
+        s.state.add_events(vec![event(1)]);
+        s.state.handled(&["1".into()]);
+        let said = s.save().unwrap().unwrap();
+        assert!(said.contains("state/state.json cannot be written") && said.contains("kept in"), "{said}");
+        drop(s);
+        // Another pass, with the lock and without it.
+        assert!(open().state.events[0].handled && peek(&d, "b", 0.0).unwrap().events[0].handled);
+        // The disk is mended: what it holds is older.
+        unblock(&d.state_dir);
+        let mut s = open();
+        assert!(s.state.inventory.contains_key("0000:5d:00.0"), "known before the disk went");
+        assert!(s.state.events[0].handled && peek(&d, "b", 0.0).unwrap().events[0].handled);
+        assert_eq!(s.save(), Ok(None));
+        drop(s);
+        assert!(!d.run_dir.join("state.json").exists());
+        assert!(open().state.events[0].handled);
+    }
+
+    #[test]
+    fn what_is_kept_in_the_run_folder_counts_for_its_own_boot_and_only_while_it_is_newer() {
+        let dir = tempfile::tempdir().unwrap();
+        let d = paths(dir.path());
+        let mut s = Locked::open(&d, "boot1", 0.0, Duration::ZERO).unwrap();
+        s.state.add_events(vec![event(1)]);
+        s.save().unwrap();
+        let written = s.state.written;
+        drop(s);
+        // A process that was killed between two steps leaves the older file behind.
+        let older = State { boot_id: "boot1".into(), written: written - 0.001, ..State::default() };
+        std::fs::write(d.run_dir.join("state.json"), serde_json::to_string(&older).unwrap()).unwrap();
+        assert_eq!(peek(&d, "boot1", 0.0).unwrap().events.len(), 1);
+        assert_eq!(Locked::open(&d, "boot1", 0.0, Duration::ZERO).unwrap().state.events.len(), 1);
+        let other = State { boot_id: "boot0".into(), written: written + 9.0, ..older };
+        std::fs::write(d.run_dir.join("state.json"), serde_json::to_string(&other).unwrap()).unwrap();
+        assert_eq!(peek(&d, "boot1", 0.0).unwrap().events.len(), 1);
+    }
+
+    #[test]
+    fn two_folders_that_take_nothing_are_an_error_that_names_both() {
+        let dir = tempfile::tempdir().unwrap();
+        let d = paths(dir.path());
+        let mut s = Locked::open(&d, "b", 0.0, Duration::ZERO).unwrap();
+        block(&d.state_dir);
+        block(&d.run_dir);
+        let said = s.save().unwrap_err();
+        assert!(said.contains("state/state.json") && said.contains("run/state.json"), "{said}");
+    }
+
     #[test]
     fn state_survives_and_a_reboot_closes_events() {
         let dir = tempfile::tempdir().unwrap();
-        let d = dir.path().join("s");
+        let d = paths(dir.path());
         let mut s = Locked::open(&d, "boot1", 0.0, Duration::ZERO).unwrap();
         s.state.strikes.insert("k".into(), Strike { count: 2, last: 1.0 });
         s.state.inventory.insert("0000:5d:00.0".into(), KnownGpu { minor: 3, uuid: "GPU-1".into() });
@@ -299,25 +437,29 @@ mod tests {
     #[test]
     fn a_pass_without_the_lock_still_knows_what_was_done() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(peek(dir.path(), "b", 0.0), None);
-        let mut held = Locked::open(dir.path(), "b", 0.0, Duration::ZERO).unwrap();
+        assert_eq!(peek(&paths(dir.path()), "b", 0.0), None);
+        let mut held = Locked::open(&paths(dir.path()), "b", 0.0, Duration::ZERO).unwrap();
         held.state.strikes.insert("k".into(), Strike { count: 2, last: 1.0 });
         held.save().unwrap();
-        assert!(Locked::open(dir.path(), "b", 0.0, Duration::ZERO).is_err());
-        assert_eq!(peek(dir.path(), "b", 0.0).unwrap().strikes["k"].count, 2);
-        assert!(peek(dir.path(), "another boot", 0.0).unwrap().strikes.is_empty());
-        std::fs::write(dir.path().join("state.json"), "{half").unwrap();
-        assert_eq!(peek(dir.path(), "b", 0.0), None);
-        assert!(dir.path().join("state.json").exists(), "it is not this pass's to set aside");
+        assert!(Locked::open(&paths(dir.path()), "b", 0.0, Duration::ZERO).is_err());
+        assert_eq!(peek(&paths(dir.path()), "b", 0.0).unwrap().strikes["k"].count, 2);
+        assert!(peek(&paths(dir.path()), "another boot", 0.0).unwrap().strikes.is_empty());
+        std::fs::write(paths(dir.path()).state_dir.join("state.json"), "{half").unwrap();
+        assert_eq!(peek(&paths(dir.path()), "b", 0.0), None);
+        assert!(
+            paths(dir.path()).state_dir.join("state.json").exists(),
+            "it is not this pass's to set aside"
+        );
     }
 
     #[test]
     fn a_half_written_state_is_set_aside() {
         let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("state.json"), "{\"boot_id\":\"b").unwrap();
-        let s = Locked::open(dir.path(), "b", 0.0, Duration::ZERO).unwrap();
+        std::fs::create_dir(dir.path().join("state")).unwrap();
+        std::fs::write(dir.path().join("state/state.json"), "{\"boot_id\":\"b").unwrap();
+        let s = Locked::open(&paths(dir.path()), "b", 0.0, Duration::ZERO).unwrap();
         assert!(s.complaint.as_deref().unwrap().contains("starting afresh"));
-        assert!(dir.path().join("state.json.bad").exists());
+        assert!(dir.path().join("state/state.json.bad").exists());
     }
 
     #[test]

@@ -13,6 +13,17 @@ pub fn effective_uid() -> u32 {
     unsafe { libc::geteuid() }
 }
 
+/// Seconds since this machine booted, suspension included. Unlike the wall clock nobody sets it.
+#[must_use]
+pub fn since_boot() -> f64 {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `t` is a writable timespec. CLOCK_BOOTTIME is there since Linux 2.6.39; were it not, `t` stays 0.
+    unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut t) };
+    #[allow(clippy::cast_precision_loss, reason = "seconds need no more than 53 bits")]
+    let seconds = t.tv_sec as f64 + t.tv_nsec as f64 / 1e9;
+    seconds
+}
+
 /// Sends a signal; false when the process is gone or not ours.
 pub fn kill(pid: i32, signal: i32) -> bool {
     // SAFETY: kill takes two integers; pid > 0 is asserted so that no process group is meant.
@@ -23,6 +34,14 @@ pub fn kill(pid: i32, signal: i32) -> bool {
 pub fn kill_group(leader: i32, signal: i32) -> bool {
     // SAFETY: kill takes two integers; leader > 1 is asserted, since -1 would mean every process.
     leader > 1 && unsafe { libc::kill(-leader, signal) } == 0
+}
+
+/// Takes the remains of a dead child away; does nothing for any other process.
+pub fn reap(pid: i32) {
+    if pid > 0 {
+        // SAFETY: waitpid takes integers and a null pointer, which it allows; WNOHANG never waits.
+        unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::WNOHANG) };
+    }
 }
 
 /// Makes a child end (by SIGTERM) when this process does: one that Slurm kills must leave nothing hanging.

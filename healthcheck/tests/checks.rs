@@ -419,6 +419,18 @@ fn a_foreign_address_is_a_warning() {
 }
 
 #[test]
+fn a_shared_log_names_other_nodes_devices() {
+    let mut facts = healthy();
+    with_event("3,10,1,-;NVRM: Xid (PCI:7777:19:00): 79, pid=1, name=a, GPU has fallen off the bus.")(
+        &mut facts,
+    );
+    let mut config = config();
+    config.paths.kmsg_shared = true;
+    let found = healthcheck::check::run(&facts, &config, &State::default(), Mode::Periodic, 1.0).findings;
+    assert!(found.iter().all(|f| f.check != "gpu.xid"), "{found:?}");
+}
+
+#[test]
 fn a_vanished_gpu_still_owns_its_lines() {
     let mut facts = healthy();
     facts.nvml = Reading::Value(NvmlFacts { count: 1, gpus: vec![gpu(0)], ..NvmlFacts::default() });

@@ -333,7 +333,12 @@ fn still_stuck(marker: &Path) -> Option<i32> {
     let alive = text.split_once(' ').and_then(|(pid, started)| {
         let pid: i32 = pid.parse().ok()?;
         let started: u64 = started.trim().parse().ok()?;
-        (start_time(pid) == Some(started)).then_some(pid)
+        let (dead, _) = stat(pid).filter(|(_, since)| *since == started)?;
+        if dead {
+            // A resident process whose child it was would keep its remains.
+            sys::reap(pid);
+        }
+        (!dead).then_some(pid)
     });
     if alive.is_none() {
         // Half-written or of a process that is gone: either way it says nothing any more.
@@ -342,18 +347,20 @@ fn still_stuck(marker: &Path) -> Option<i32> {
     alive
 }
 
-/// Start time of a process in clock ticks since boot, from `/proc/PID/stat`; `None` for a zombie or none.
-/// Always the real /proc: our own children are never simulated.
+/// Start time of a process in clock ticks since boot; `None` for a zombie or none.
 fn start_time(pid: i32) -> Option<u64> {
+    stat(pid).filter(|(dead, _)| !dead).map(|(_, started)| started)
+}
+
+/// From `/proc/PID/stat`: whether it is a zombie, and its start time in clock ticks since boot.
+/// Always the real /proc: our own children are never simulated.
+fn stat(pid: i32) -> Option<(bool, u64)> {
     let mut text = String::new();
     File::open(format!("/proc/{pid}/stat")).ok()?.read_to_string(&mut text).ok()?;
     // The command name may hold spaces and brackets; fields count from the last bracket.
     let rest = text.rsplit_once(')')?.1;
     let fields: Vec<&str> = rest.split_whitespace().collect();
-    if fields.first() == Some(&"Z") {
-        return None;
-    }
-    fields.get(19)?.parse().ok()
+    Some((fields.first() == Some(&"Z"), fields.get(19)?.parse().ok()?))
 }
 
 #[cfg(test)]
@@ -483,6 +490,15 @@ mod tests {
         std::fs::write(dir.path().join("nvml.pid"), format!("{me} {}", start_time(me).unwrap())).unwrap();
         let out = finish(vec![start("nvml", &mut sh("echo no"), Duration::from_secs(5), Some(dir.path()))]);
         assert!(matches!(&out[0].1.ended, Ended::Deadline(w) if w.contains("still stuck")));
+        // Its remains are taken away, and another is started.
+        let child = sh("exit 0").spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        while !stat(pid).unwrap().0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::fs::write(dir.path().join("nvml.pid"), format!("{pid} {}", stat(pid).unwrap().1)).unwrap();
+        let out = finish(vec![start("nvml", &mut sh("echo yes"), Duration::from_secs(20), Some(dir.path()))]);
+        assert_eq!((out[0].1.stdout.as_str(), stat(pid)), ("yes\n", None));
         // Another start time: the pid was reused, the mark is stale.
         std::fs::write(dir.path().join("nvml.pid"), format!("{me} 1")).unwrap();
         let out = finish(vec![start("nvml", &mut sh("echo yes"), Duration::from_secs(20), Some(dir.path()))]);

@@ -61,14 +61,34 @@ pub fn label(path: &Path) -> String {
     format!("mount{}", path.display().to_string().replace('/', "-"))
 }
 
-/// Body of a probe's child: a stat that asks the server. Exit code 1 when it answers with an error.
-pub fn child(path: &Path) -> ExitCode {
-    match std::fs::metadata(path).and_then(|_| std::fs::read_dir(path).map(|mut d| d.next())) {
-        Ok(_) => ExitCode::SUCCESS,
+/// A folder that nobody has.
+const NO_FOLDER: &str = ".clustermax-probe-no-such-folder";
+
+/// Body of a probe's child: a stat that asks the server, and where jobs write, the way that writes go. Exit code 1 when
+/// it answers with an error.
+pub fn child(path: &Path, writes: bool) -> ExitCode {
+    let answers = std::fs::metadata(path).and_then(|_| std::fs::read_dir(path).map(|mut d| d.next()));
+    match answers.and_then(|_| if writes { try_write(path) } else { Ok(()) }) {
+        Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             println!("{e}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Changes nothing: a folder that is not there is removed. A file system that reads and takes no writes (frozen, or one
+/// whose server does not answer) holds it as it holds any write.
+fn try_write(path: &Path) -> std::io::Result<()> {
+    match std::fs::remove_dir(path.join(NO_FOLDER)) {
+        // Who may write, and whether it is mounted so, is not this probe's question.
+        Err(e)
+            if [libc::ENOENT, libc::EACCES, libc::EPERM, libc::EROFS]
+                .contains(&e.raw_os_error().unwrap_or(0)) =>
+        {
+            Ok(())
+        }
+        other => other,
     }
 }
 
@@ -101,6 +121,15 @@ mod tests {
         assert_eq!(m["/data"], Mount { source: "nas:/a".into(), fstype: "nfs4".into(), writable: true });
         assert!(!m["/my disk"].writable);
         assert_eq!(m.len(), 2);
+    }
+
+    #[test]
+    fn a_probe_of_writing_leaves_nothing_and_reports_what_is_wrong() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(try_write(dir.path()).is_ok());
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+        std::fs::write(dir.path().join("file"), "").unwrap();
+        assert!(try_write(&dir.path().join("file")).is_err());
     }
 
     #[test]

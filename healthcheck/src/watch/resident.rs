@@ -45,7 +45,7 @@ pub fn run(config: &Config) -> Result<(), String> {
     let _lock = take_lock(&lock(&config.paths.run_dir))?;
     let stop = sys::stop_signals().map_err(|e| format!("signals cannot be caught: {e}"))?;
     let boot_id = source::boot_id(&config.paths.procfs);
-    let known = state::peek(&config.paths.state_dir, &boot_id, pass::unix_time());
+    let known = state::peek(&config.paths, &boot_id, sys::since_boot());
     let mut watch = Watch {
         config,
         logs: Followers::new(config, &boot_id, known.as_ref()),
