@@ -10,8 +10,9 @@ use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 use healthcheck::catalogue::CATALOGUE;
 use healthcheck::config::{Config, DEFAULT_CONFIG, nearest, node_name};
 use healthcheck::mode::Mode;
-use healthcheck::verdict::Status;
-use healthcheck::{audit, compare, explain, learn, nhc, pass, source, status, table, watch};
+use healthcheck::source::child::Meanwhile;
+use healthcheck::verdict::{Status, Verdict};
+use healthcheck::{audit, compare, drain, explain, learn, nhc, pass, source, status, table, watch};
 
 /// How long before its deadline a pass that hangs in this process is ended.
 const EARLY: std::time::Duration = std::time::Duration::from_millis(200);
@@ -44,6 +45,10 @@ enum Command {
         /// Print JSON instead of a table.
         #[arg(long)]
         json: bool,
+        /// With --mode deep: also drain the node for what is found, by the rules of `clustermax-drain`. For active checks,
+        /// in a job that has the node to itself.
+        #[arg(long)]
+        drain: bool,
     },
     /// Stay, follow the kernel log, look at the node every few seconds, drain; ends on SIGTERM.
     Watch,
@@ -143,7 +148,7 @@ fn run(args: Args) -> Result<ExitCode, (u8, String)> {
     let config = || Config::load(&args.config, &node).map_err(|e| (2, e.to_string()));
     let audit_config = || audit::config(&args.config, &node).map_err(|e| (2, e.to_string()));
     match args.command {
-        Command::Run { mode, json } => {
+        Command::Run { mode, json, drain } => {
             let mode = Mode::from(mode);
             let config = if mode == Mode::Audit { audit_config()? } else { config()? };
             if !mode.only_looks() {
@@ -165,6 +170,9 @@ fn run(args: Args) -> Result<ExitCode, (u8, String)> {
                 _ => table::draining(&report.verdict),
             };
             print(&text);
+            if drain && mode == Mode::Deep {
+                drain_now(&config, &report.verdict);
+            }
             Ok(if report.verdict.status == Status::Fail { ExitCode::FAILURE } else { ExitCode::SUCCESS })
         }
         Command::Watch => {
@@ -217,6 +225,15 @@ fn run(args: Args) -> Result<ExitCode, (u8, String)> {
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// Drains for a deep look, which by itself writes nothing. It waits for the brake's second look: nobody else is in a hurry.
+fn drain_now(config: &Config, verdict: &Verdict) {
+    let Some(reason) = verdict.reason.as_ref().filter(|_| verdict.drain) else { return };
+    let mut meanwhile = Meanwhile { fds: Vec::new(), work: &mut || {} };
+    let limit = config.deadlines.drain() + std::time::Duration::from_secs(3);
+    let answer = drain::drain(config, reason, &[], true, limit, &mut meanwhile);
+    eprintln!("{}: {reason}: {} {}", config.node, answer.outcome.word(), answer.detail);
 }
 
 /// What is read in this process can hang too (a local disk, a mount in `profile.space`): slurmd waits for nobody
