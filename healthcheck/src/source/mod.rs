@@ -179,7 +179,9 @@ pub fn read_with(
         asked.push("amdgpu");
     }
     // A context on a GPU in use would take memory from its job, or be refused.
-    if mode == Mode::Deep && jobs::list(&config.paths.run_dir).is_empty() {
+    // The job that this runs in may be there: active checks of an idle node are jobs.
+    let own_job = std::env::var("SLURM_JOB_ID").unwrap_or_default();
+    if mode == Mode::Deep && jobs::list(&config.paths.run_dir).iter().all(|j| j.job == own_job) {
         let limit = CUDA_LIMIT.min(config.deadlines.sources(mode));
         probes.push(own_with("cuda", &config.paths.cuda, None, "cuda", limit));
         asked.push("cuda");
