@@ -30,8 +30,8 @@ pub(crate) fn contain<T>(hook: &str, fallback: T, body: impl FnOnce() -> T) -> T
                 reason(payload.as_ref())
             ));
         }));
-        // The payload's own destructor may panic; a leak of a few bytes cannot.
-        std::mem::forget(payload);
+        // The payload's own destructor may panic; what that throws is left alone: a leak of a few bytes cannot panic.
+        let _ = panic::catch_unwind(AssertUnwindSafe(|| drop(payload))).map_err(std::mem::forget);
         fallback
     })
 }

@@ -1,15 +1,18 @@
 //! What the user reads.
 
+use crate::delta::Delta;
 use crate::options::{OnFault, Report};
 use crate::timestamp::Timestamp;
 use crate::verdict::{Device, Event, Fault, Finding, Job};
 
-/// Most event lines a brief report prints on one node.
+/// Most lines about events and devices that a brief report prints on one node.
 const BRIEF_LINES: usize = 8;
 /// A report tells how old its source is when that is more than this many seconds.
 const FRESH_SECONDS: i64 = 30;
 /// Longest text of a file that is shown, in bytes.
 const TEXT_LIMIT: usize = 240;
+/// Longest sentence of a job's record, likewise.
+const SENTENCE_LIMIT: usize = 300;
 
 /// Text from a file or a configuration for one line of a log: control characters become blanks, at most `limit`
 /// bytes.
@@ -27,25 +30,48 @@ fn shown(text: &str) -> String {
     clean(text.trim().trim_end_matches('.'), TEXT_LIMIT)
 }
 
-/// The message for a step that should not run on this node. `faults` is not empty, the worst first.
+/// The message for a step that should not run on this node. `faults` are the worst first; none: no message.
 pub(crate) fn refusal(node: &str, faults: &[&Finding], on_fault: OnFault) -> Option<String> {
-    let (worst, others) = faults.split_first()?;
-    let more = match others.len() {
-        0 => String::new(),
-        1 => " (and 1 more fault)".to_owned(),
-        n => format!(" (and {n} more faults)"),
-    };
     let next = match on_fault {
         OnFault::Refuse => "This step is not started here; submit again and Slurm will use other nodes.",
         OnFault::Warn => {
             "This step is started all the same, but may fail; submit again and Slurm will use other nodes."
         }
     };
+    let what = worst_of(node, faults, "fault")?;
+    Some(format!("{what}. The node is being taken out of service. {next}"))
+}
+
+/// The message for a strict job's step on a node with warnings, the worst first; none: no message.
+pub(crate) fn strict_refusal(node: &str, warnings: &[&Finding]) -> Option<String> {
+    let what = worst_of(node, warnings, "warning")?;
+    Some(format!(
+        "{what}. --clustermax-strict was asked for, so this step is not started here; submit again with \
+         --exclude={node}, or without that option."
+    ))
+}
+
+/// The message for a strict job on a node of which nothing is known.
+pub(crate) fn strict_unknown(node: &str, max_age: u32) -> String {
+    format!(
+        "clustermax: node {node}: no health check of the last {max_age} s is known here, so --clustermax-strict \
+         cannot be applied; the step starts."
+    )
+}
+
+/// The worst finding in words, with the number of others.
+fn worst_of(node: &str, findings: &[&Finding], kind: &str) -> Option<String> {
+    let (worst, others) = findings.split_first()?;
+    let more = match others.len() {
+        0 => String::new(),
+        1 => format!(" (and 1 more {kind})"),
+        n => format!(" (and {n} more {kind}s)"),
+    };
     let part = worst.device.as_ref().map(|device| format!(", {}", part(device))).unwrap_or_default();
     let evidence = shown(&worst.evidence);
     let evidence = if evidence.is_empty() { evidence } else { format!(": {evidence}") };
     Some(format!(
-        "clustermax: node {node}{part}: {} (cmx:{}{evidence}){more}. The node is being taken out of service. {next}",
+        "clustermax: node {node}{part}: {} (cmx:{}{evidence}){more}",
         shown(&worst.text),
         clean(&worst.token, 32),
     ))
@@ -76,6 +102,12 @@ pub(crate) struct Step<'a> {
     pub(crate) start: Timestamp,
     /// Now.
     pub(crate) end: Timestamp,
+    /// What the hardware had counted for the job when the step began.
+    pub(crate) before: Option<&'a Delta>,
+    /// The node is being drained for a fault that concerns the job.
+    pub(crate) leaves_service: bool,
+    /// Path of the job's record.
+    pub(crate) record: &'a str,
 }
 
 /// The lines printed after the last local task of a step. Empty when there is nothing to say.
@@ -98,20 +130,39 @@ pub(crate) fn report(level: Report, step: &Step<'_>, job: Option<&Job>) -> Vec<S
             Group::add(&mut groups, event, during);
         }
     }
-    let limit = if full { usize::MAX } else { BRIEF_LINES };
-    let mut lines: Vec<String> = groups.iter().take(limit).map(|group| group.line(&lead)).collect();
-    if let Some(left) = groups.len().checked_sub(limit).filter(|&left| left > 0) {
-        lines.push(format!("{lead}: {left} more kinds of events; --clustermax-report=full shows them all."));
+    let delta = job.delta.as_ref().map(|now| match step.before {
+        Some(before) if !full => now.since(before),
+        _ => now.clone(),
+    });
+    if !full && groups.is_empty() && !delta.as_ref().is_some_and(Delta::is_notable) {
+        return Vec::new();
+    }
+    let since = if full { "the job" } else { "the step" };
+    let counted = delta.map(|delta| delta.texts()).unwrap_or_default();
+    let told = groups.iter().map(|group| group.line(&lead));
+    let mut lines: Vec<String> =
+        told.chain(counted.iter().map(|text| format!("{lead}, {text} since {since} began."))).collect();
+    let nothing = lines.is_empty();
+    if !full && lines.len() > BRIEF_LINES {
+        let left = lines.len() - BRIEF_LINES;
+        lines.truncate(BRIEF_LINES);
+        lines.push(format!("{lead}: {left} more lines; --clustermax-report=full shows them all."));
+    }
+    if !nothing {
+        lines.push(format!("{lead}: {}", conclusion(step, job, &groups)));
     }
     let as_of = job.as_of();
     match as_of {
-        _ if groups.is_empty() && !full => {}
         None => lines.push(format!("{lead}: the record does not say when the node was last checked.")),
         Some(as_of) if as_of < step.start => lines.push(format!(
             "{lead}: last checked {as_of}, before this step began, so nothing can be said about this step yet."
         )),
-        Some(as_of) if groups.is_empty() => {
-            lines.push(format!("{lead}: nothing wrong seen with {} as of {as_of}.", gpus(job)));
+        Some(as_of) if nothing => {
+            lines.push(format!(
+                "{lead}: nothing wrong seen with {} as of {as_of}. The record: {}",
+                gpus(job),
+                step.record
+            ));
         }
         Some(as_of) if full || step.end.seconds_since(as_of) > FRESH_SECONDS => {
             lines.push(format!("{lead}: as of {as_of}; anything later is not in this report."));
@@ -119,6 +170,33 @@ pub(crate) fn report(level: Report, step: &Step<'_>, job: Option<&Job>) -> Vec<S
         Some(_) => {}
     }
     lines
+}
+
+/// Whether it was the hardware or the program, what happens next, and where the whole record is.
+fn conclusion(step: &Step<'_>, job: &Job, groups: &[Group<'_>]) -> String {
+    let sentence = clean(job.sentence.trim(), SENTENCE_LIMIT);
+    let whose = if sentence.is_empty() { worst_fault(groups).to_owned() } else { sentence };
+    let whose = if whose.ends_with(['.', '!', '?']) { whose } else { format!("{whose}.") };
+    let next = if step.leaves_service {
+        " The node is being taken out of service: what runs here goes on, and Slurm starts nothing more here."
+    } else {
+        ""
+    };
+    format!("{whose}{next} The record, while the job is here: {}", step.record)
+}
+
+/// For a record without a sentence of its own.
+fn worst_fault(groups: &[Group<'_>]) -> &'static str {
+    let any = |fault: Fault| groups.iter().any(|group| group.first.fault == fault);
+    if any(Fault::Hardware) {
+        "This is a hardware fault, not an error in the program."
+    } else if any(Fault::Setup) {
+        "This is a fault in the node's setup, not in the program."
+    } else if any(Fault::Program) {
+        "This is usually an error in the program, not in the hardware."
+    } else {
+        "Nothing of this says that the hardware failed."
+    }
 }
 
 /// Equal events, told once.
@@ -156,15 +234,7 @@ impl<'a> Group<'a> {
             (None, n) => format!(" ({n} times)"),
         };
         let before = if self.during { "" } else { " Before this step." };
-        // The event's own text may say so already.
-        let whose = match event.fault {
-            Fault::Program if text.contains("in the program") => "",
-            Fault::Program => " This is usually an error in the program, not in the hardware.",
-            Fault::Hardware => " This is a hardware fault, not an error in the program.",
-            Fault::Setup => " This is a fault in the node's setup, not in the program.",
-            Fault::Unknown => "",
-        };
-        format!("{lead}{device}: {text}{when}.{whose}{before}")
+        format!("{lead}{device}: {text}{when}.{before}")
     }
 }
 
@@ -184,10 +254,15 @@ mod tests {
     use crate::verdict::tests::{fallen_gpu, here, job, verdict};
     use serde_json::{Value, json};
 
+    const RECORD: &str = "/run/clustermax/jobs/123.json";
+
     fn step() -> Step<'static> {
         Step {
             node: "n2",
             job: 123,
+            before: None,
+            leaves_service: false,
+            record: RECORD,
             start: Timestamp::parse("2026-11-30T20:45:00Z").unwrap(),
             end: Timestamp::parse("2026-11-30T20:50:40Z").unwrap(),
         }
@@ -308,14 +383,94 @@ mod tests {
         assert_eq!(
             report(Report::Brief, &step(), Some(&job)),
             [
-                "clustermax: node n2, GPU 3: Xid 13: graphics engine exception (2026-11-30 20:50:00 UTC). \
-                 This is usually an error in the program, not in the hardware.",
-                "clustermax: node n2, GPU 3: Xid 79: GPU has fallen off the bus (2026-11-30 20:50:01 UTC). \
-                 This is a hardware fault, not an error in the program.",
-                "clustermax: node n2, ib0/1: port is down (2026-11-30 20:50:02 UTC). \
-                 This is a fault in the node's setup, not in the program.",
+                "clustermax: node n2, GPU 3: Xid 13: graphics engine exception (2026-11-30 20:50:00 UTC).",
+                "clustermax: node n2, GPU 3: Xid 79: GPU has fallen off the bus (2026-11-30 20:50:01 UTC).",
+                "clustermax: node n2, ib0/1: port is down (2026-11-30 20:50:02 UTC).",
                 "clustermax: node n2, GPU 0: Xid 31, usually an error in the program (2026-11-30 20:50:03 UTC).",
+                "clustermax: node n2: This is a hardware fault, not an error in the program. \
+                 The record, while the job is here: /run/clustermax/jobs/123.json",
             ]
+        );
+        for (fault, sentence) in [
+            ("setup", "This is a fault in the node's setup, not in the program."),
+            ("program", "This is usually an error in the program, not in the hardware."),
+            ("martian", "Nothing of this says that the hardware failed."),
+        ] {
+            let job = one_event(fault);
+            let lines = report(Report::Brief, &step(), Some(&job));
+            assert!(
+                lines[1].starts_with(&format!("clustermax: node n2: {sentence} The record")),
+                "{lines:?}"
+            );
+        }
+    }
+
+    fn one_event(fault: &str) -> Job {
+        job(json!([{"index":3}]), json!([event("2026-11-30T20:50:00Z", "xid", "g3", fault, "it happened")]))
+    }
+
+    #[test]
+    fn the_records_own_sentence_is_told_and_what_happens_next() {
+        let mut job = one_event("hardware");
+        job.sentence = "The hardware failed, not the program: GPU 3".to_owned();
+        let leaving = Step { leaves_service: true, ..step() };
+        assert_eq!(
+            report(Report::Brief, &leaving, Some(&job))[1],
+            "clustermax: node n2: The hardware failed, not the program: GPU 3. The node is being taken out of \
+             service: what runs here goes on, and Slurm starts nothing more here. \
+             The record, while the job is here: /run/clustermax/jobs/123.json"
+        );
+        job.sentence = format!("evil\n\u{1b}[31m {}", "x".repeat(1000));
+        let line = &report(Report::Brief, &step(), Some(&job))[1];
+        assert!(line.len() < 450 && !line.contains(['\n', '\u{1b}']), "{line}");
+    }
+
+    #[test]
+    fn what_the_hardware_counted_is_told_once() {
+        let delta = |text: Value| -> Option<Delta> { Some(serde_json::from_value(text).unwrap()) };
+        let mut job = job(json!([{"index":3}]), json!([]));
+        job.delta = delta(json!({"gpus":[{"index":3,"xids":{"31":1},"rises":{"ecc_corrected":2}}]}));
+        job.sentence = "Usually an error in the program, not the hardware: Xid 31 on GPU 3.".to_owned();
+        let lines = report(Report::Brief, &step(), Some(&job));
+        assert_eq!(
+            lines,
+            [
+                "clustermax: node n2, GPU 3: Xid 31, 2 corrected memory errors since the step began.",
+                "clustermax: node n2: Usually an error in the program, not the hardware: Xid 31 on GPU 3. \
+                 The record, while the job is here: /run/clustermax/jobs/123.json",
+            ]
+        );
+        // The next step of the job: nothing came since.
+        let before = job.delta.clone();
+        let next = Step { before: before.as_ref(), ..step() };
+        assert!(report(Report::Brief, &next, Some(&job)).is_empty());
+        let full = report(Report::Full, &next, Some(&job));
+        assert!(full[0].ends_with("2 corrected memory errors since the job began."), "{full:?}");
+        // Corrected errors alone are no news.
+        job.delta =
+            delta(json!({"gpus":[{"index":3,"rises":{"ecc_corrected":2},"throttled":{"power_cap":9.0}}]}));
+        assert!(report(Report::Brief, &step(), Some(&job)).is_empty());
+        assert_eq!(report(Report::Full, &step(), Some(&job)).len(), 3);
+    }
+
+    #[test]
+    fn a_strict_job_is_told_what_it_met() {
+        let mut value = fallen_gpu();
+        value["findings"][0]["status"] = json!("warn");
+        value["findings"][0]["text"] = json!("12 corrected errors an hour");
+        value["findings"][0]["evidence"] = json!("");
+        let verdict = verdict(&value);
+        let job = job(json!([{"index":3,"pci":"0000:5d:00.0"}]), json!([]));
+        assert_eq!(
+            strict_refusal("n2", &verdict.warnings(&here(), Some(&job))).unwrap(),
+            "clustermax: node n2, GPU 3: 12 corrected errors an hour (cmx:xid79). --clustermax-strict was asked for, \
+             so this step is not started here; submit again with --exclude=n2, or without that option."
+        );
+        assert_eq!(strict_refusal("n2", &[]), None);
+        assert_eq!(
+            strict_unknown("n2", 600),
+            "clustermax: node n2: no health check of the last 600 s is known here, so --clustermax-strict cannot be \
+             applied; the step starts."
         );
     }
 
@@ -331,7 +486,7 @@ mod tests {
     fn equal_events_are_told_once() {
         let job = job(json!([]), json!([xid13("2026-11-30T20:50:00Z"), xid13("2026-11-30T20:50:01Z")]));
         let lines = report(Report::Brief, &step(), Some(&job));
-        assert_eq!(lines.len(), 1);
+        assert_eq!(lines.len(), 2);
         assert!(lines[0].contains("exception (2 times, first 2026-11-30 20:50:00 UTC)."), "{}", lines[0]);
     }
 
@@ -342,12 +497,9 @@ mod tests {
             .collect();
         let job = job(json!([]), Value::Array(events));
         let brief = report(Report::Brief, &step(), Some(&job));
-        assert_eq!(brief.len(), 9);
-        assert_eq!(
-            brief[8],
-            "clustermax: node n2: 12 more kinds of events; --clustermax-report=full shows them all."
-        );
-        assert_eq!(report(Report::Full, &step(), Some(&job)).len(), 21);
+        assert_eq!(brief.len(), 10);
+        assert_eq!(brief[8], "clustermax: node n2: 12 more lines; --clustermax-report=full shows them all.");
+        assert_eq!(report(Report::Full, &step(), Some(&job)).len(), 22);
     }
 
     #[test]
@@ -355,9 +507,9 @@ mod tests {
         let job = job(json!([]), json!([xid13("2026-11-30T20:50:00Z")]));
         let late = Step { end: Timestamp::parse("2026-11-30T20:55:00Z").unwrap(), ..step() };
         let lines = report(Report::Brief, &late, Some(&job));
-        assert_eq!(lines.len(), 2);
+        assert_eq!(lines.len(), 3);
         assert_eq!(
-            lines[1],
+            lines[2],
             "clustermax: node n2: as of 2026-11-30 20:50:30 UTC; anything later is not in this report."
         );
     }
@@ -367,7 +519,8 @@ mod tests {
         let quiet = job(json!([{"index":3},{"index":0}]), json!([]));
         assert_eq!(
             report(Report::Full, &step(), Some(&quiet)),
-            ["clustermax: node n2: nothing wrong seen with GPUs 0,3 as of 2026-11-30 20:50:30 UTC."]
+            ["clustermax: node n2: nothing wrong seen with GPUs 0,3 as of 2026-11-30 20:50:30 UTC. \
+              The record: /run/clustermax/jobs/123.json"]
         );
         let later = Step { start: Timestamp::parse("2026-11-30T20:50:35Z").unwrap(), ..step() };
         assert_eq!(
@@ -385,7 +538,7 @@ mod tests {
     fn full_shows_what_came_before_the_step_too() {
         let job = job(json!([]), json!([xid13("2026-11-30T20:41:00Z")]));
         let lines = report(Report::Full, &step(), Some(&job));
-        assert!(lines[0].ends_with("not in the hardware. Before this step."), "{lines:?}");
-        assert_eq!(lines.len(), 2);
+        assert!(lines[0].ends_with("(2026-11-30 20:41:00 UTC). Before this step."), "{lines:?}");
+        assert_eq!(lines.len(), 3);
     }
 }

@@ -1,6 +1,78 @@
-//! The user's option and the arguments of the plugstack line.
+//! The user's options and the arguments of the plugstack line.
 
+use std::ffi::{CStr, c_int};
 use std::str::FromStr;
+
+use crate::tags;
+
+/// What a user can ask for. The number is Slurm's `val` of the option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Choice {
+    Report = 1,
+    Strict,
+    Tags,
+}
+
+/// One option as Slurm shows it in `--help`.
+pub(crate) struct OptionSpec {
+    pub(crate) choice: Choice,
+    pub(crate) name: &'static CStr,
+    /// Stands behind the name; none: the option takes no argument.
+    pub(crate) arginfo: Option<&'static CStr>,
+    pub(crate) usage: &'static CStr,
+}
+
+/// Every option. Each is in the manual page too (`spank_clustermax.8`; a test looks).
+pub(crate) const OPTIONS: [OptionSpec; 3] = [
+    OptionSpec {
+        choice: Choice::Report,
+        name: c"clustermax-report",
+        arginfo: Some(c"off|brief|full"),
+        usage: c"[clustermax] after a step, say what happened to its GPUs and links, and whether it was the \
+            hardware or the program; brief (usual default) is silent when nothing happened",
+    },
+    OptionSpec {
+        choice: Choice::Strict,
+        name: c"clustermax-strict",
+        arginfo: None,
+        usage: c"[clustermax] start no step on a node whose health check warns, not only on one that is \
+            leaving service",
+    },
+    OptionSpec {
+        choice: Choice::Tags,
+        name: c"clustermax-tags",
+        arginfo: Some(c"KEY=VALUE[,...]"),
+        usage: c"[clustermax] tags of the job, at most 8, for the site's metrics and logs of its nodes",
+    },
+];
+
+/// What an option's argument means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Given {
+    Report(Report),
+    Strict,
+    /// Good; the prolog reads them from its environment, where Slurm puts every option.
+    Tags,
+}
+
+/// Reads an option that Slurm hands over: `val` is its [`Choice`].
+///
+/// # Errors
+/// One sentence for the user.
+pub(crate) fn read(val: c_int, argument: Option<&str>) -> Result<Given, String> {
+    if val == Choice::Strict as c_int {
+        return Ok(Given::Strict);
+    }
+    let text = argument.unwrap_or_default();
+    if val == Choice::Tags as c_int {
+        return tags::parse(text)
+            .map(|_| Given::Tags)
+            .map_err(|why| format!("--clustermax-tags cannot be taken: {why}"));
+    }
+    text.parse()
+        .map(Given::Report)
+        .map_err(|()| format!("--clustermax-report={} is not known; use off, brief or full", clean(text)))
+}
 
 /// How much the report after a step says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -188,6 +260,46 @@ mod tests {
                 "plugstack argument \"run_dir=tmp\" is ignored; run_dir takes an absolute path",
             ]
         );
+    }
+
+    #[test]
+    fn options_are_read_and_bad_ones_refused_with_a_sentence() {
+        let report = Choice::Report as c_int;
+        assert_eq!(read(report, Some("full")), Ok(Given::Report(Report::Full)));
+        assert_eq!(
+            read(report, Some("lo\nud")).unwrap_err(),
+            "--clustermax-report=lo ud is not known; use off, brief or full"
+        );
+        assert!(read(report, None).is_err());
+        // Slurm's own word for a flag's argument in the environment.
+        for argument in [None, Some(""), Some("(null)")] {
+            assert_eq!(read(Choice::Strict as c_int, argument), Ok(Given::Strict));
+        }
+        let tags = Choice::Tags as c_int;
+        assert_eq!(read(tags, Some("project=llm,run=7")), Ok(Given::Tags));
+        assert_eq!(
+            read(tags, Some("project=a b")).unwrap_err(),
+            "--clustermax-tags cannot be taken: the value of tag \"project\" is none; it takes letters, digits \
+             and . _ : / @ + -, 1 to 64 characters"
+        );
+        assert!(read(tags, None).is_err());
+    }
+
+    /// Every option is documented where users look: `--help` is made of `OPTIONS` itself.
+    #[test]
+    fn every_option_is_in_the_manual() {
+        let page = include_str!("../spank_clustermax.8").replace("\\-", "-");
+        let guide = include_str!("../../docs/spank.md");
+        for option in &OPTIONS {
+            let arginfo = option.arginfo.map(|a| format!("={}", a.to_str().unwrap())).unwrap_or_default();
+            let shown = format!("--{}{arginfo}", option.name.to_str().unwrap());
+            assert!(page.contains(&format!(".B {shown}\n")), "{shown} in spank_clustermax.8");
+            assert!(guide.contains(&format!("--{}", option.name.to_str().unwrap())), "{shown} in spank.md");
+            assert!(option.usage.to_str().unwrap().starts_with("[clustermax] "));
+        }
+        for key in ["report=", "on_fault=", "max_age=", "run_dir=", "procfs="] {
+            assert!(page.contains(&format!(".B {key}")), "{key} in spank_clustermax.8");
+        }
     }
 
     #[test]

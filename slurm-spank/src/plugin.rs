@@ -1,35 +1,33 @@
 //! What each hook does.
 //!
-//! State between the hooks of one process is a few atomics: a lock could stay held in the forked child in which
-//! `task_init` runs.
+//! State between the hooks of one process is a few atomics and what is set once before any task is forked: a lock
+//! could stay held in the forked child in which `task_init` runs.
 
 use std::ffi::{c_char, c_int};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU8, AtomicU32, Ordering::Relaxed};
 
 use crate::boundary::contained;
+use crate::delta::Delta;
 use crate::files;
 use crate::message;
-use crate::options::{self, OnFault, Report, Settings};
-use crate::spank::{self, Context, OptionSpec, Spank};
+use crate::options::{self, Given, OPTIONS, OnFault, Report, Settings};
+use crate::spank::{self, Context, Spank};
 use crate::timestamp::Timestamp;
 use crate::verdict::{Here, Job, Verdict};
 
 /// `SLURM_EXTERN_CONT` of slurm.h: the step that only adopts processes has no user's output.
 const EXTERN_STEP: u32 = 0xffff_fffc;
 
-const OPTION: OptionSpec = OptionSpec {
-    name: c"clustermax-report",
-    arginfo: c"off|brief|full",
-    usage: c"[clustermax] after a step, say what happened to its GPUs and links, and whether it was the \
-        hardware or the program; brief (usual default) is silent when nothing happened",
-    callback: report_option,
-};
-
 /// The plugin may be listed twice in plugstack.conf; the same file has one copy of these.
 static REGISTERED: AtomicBool = AtomicBool::new(false);
 /// The user's choice: 0 none, else `Report` + 1.
 static CHOICE: AtomicU8 = AtomicU8::new(0);
+/// The user asked for `--clustermax-strict`.
+static STRICT: AtomicBool = AtomicBool::new(false);
+/// What the job's hardware had counted when this step began.
+static BEFORE: OnceLock<Delta> = OnceLock::new();
 /// When this slurmstepd began with its step, in milliseconds.
 static STEP_START: AtomicI64 = AtomicI64::new(i64::MAX);
 /// Effective user of slurmstepd: its files are as good as root's.
@@ -56,35 +54,47 @@ pub(crate) fn init(spank: &Spank<'_>) -> c_int {
         DAEMON_UID.store(spank::effective_uid(), Relaxed);
         DAEMON_PID.store(std::process::id(), Relaxed);
         STEP_START.store(Timestamp::now().0, Relaxed);
+        remember(spank, &settings);
     }
     let has_users = matches!(context, Context::Local | Context::Remote | Context::Allocator);
     if has_users && !REGISTERED.swap(true, Relaxed) {
-        spank.register(&OPTION);
+        for option in &OPTIONS {
+            spank.register(option, option_given);
+        }
     }
     0
 }
 
-/// Callback of `--clustermax-report`: -1 makes srun, sbatch and salloc refuse the command line.
-unsafe extern "C" fn report_option(_value: c_int, argument: *const c_char, remote: c_int) -> c_int {
-    contained!("option --clustermax-report", 0, {
+/// Keeps what the job's hardware has counted so far, so that the report tells what this step added.
+fn remember(spank: &Spank<'_>, settings: &Settings) {
+    if spank.step_id() == Some(EXTERN_STEP) {
+        return;
+    }
+    let Some(id) = spank.job_id() else { return };
+    let site = Site::new(spank, settings);
+    if let Some(delta) = site.job(id, &site.here(settings)).and_then(|job| job.delta) {
+        // Set already when the plugin is listed twice.
+        let _ = BEFORE.set(delta);
+    }
+}
+
+/// Callback of the options: -1 makes srun, sbatch and salloc refuse the command line.
+unsafe extern "C" fn option_given(value: c_int, argument: *const c_char, remote: c_int) -> c_int {
+    contained!("an option", 0, {
         // SAFETY: Slurm passes null or a C string that lives through the call.
         let text = unsafe { spank::option_argument(argument) };
-        match text.map(str::parse::<Report>) {
-            Some(Ok(report)) => {
-                CHOICE.store(report as u8 + 1, Relaxed);
-                0
-            }
+        match options::read(value, text) {
+            Ok(Given::Report(report)) => CHOICE.store(report as u8 + 1, Relaxed),
+            Ok(Given::Strict) => STRICT.store(true, Relaxed),
+            Ok(Given::Tags) => {}
             // From the environment of a job; Slurm would only log the refusal.
-            _ if remote != 0 => 0,
-            other => {
-                let given = if other.is_some() { text.unwrap_or_default() } else { "" };
-                spank::log_error(&format!(
-                    "clustermax: --clustermax-report={} is not known; use off, brief or full",
-                    message::clean(given, 80)
-                ));
-                -1
+            Err(_) if remote != 0 => {}
+            Err(why) => {
+                spank::log_error(&format!("clustermax: {why}"));
+                return -1;
             }
         }
+        0
     })
 }
 
@@ -107,28 +117,45 @@ pub(crate) fn task_init(spank: &Spank<'_>) -> c_int {
         return 0;
     }
     let site = Site::new(spank, &settings);
-    let Some(verdict) = site.read("verdict.json").and_then(|json| Verdict::parse(&json)) else { return 0 };
     let here = site.here(&settings);
+    let strict = STRICT.load(Relaxed);
+    // Once a node, not once a task.
+    let tell = |text: &str| {
+        if spank.local_task_id().is_none_or(|id| id == 0) {
+            spank::log_user(text);
+        }
+    };
+    let Some(verdict) = site.verdict().filter(|verdict| verdict.is_current(&here)) else {
+        if strict {
+            tell(&message::strict_unknown(&site.node, settings.max_age));
+        }
+        return 0;
+    };
     let job = spank.job_id().and_then(|id| site.job(id, &here));
     let faults = verdict.in_the_way(&here, job.as_ref());
-    let Some(text) = message::refusal(&site.node, &faults, settings.on_fault) else { return 0 };
-    // Once a node, not once a task.
-    if spank.local_task_id().is_none_or(|id| id == 0) {
-        spank::log_user(&text);
+    // A strict job wants no warning, much less a fault.
+    let on_fault = if strict { OnFault::Refuse } else { settings.on_fault };
+    if let Some(text) = message::refusal(&site.node, &faults, on_fault) {
+        tell(&text);
+        return if on_fault == OnFault::Refuse { refuse() } else { 0 };
     }
-    match settings.on_fault {
-        OnFault::Warn => 0,
-        OnFault::Refuse => {
-            // Slurm ignores the -1 of an `optional` plugin and starts the task; after that of a `required` one it
-            // ends the task's process with status 1. The plugin does so itself, so that `optional`, which is the
-            // safer line (no job depends on this file being there), refuses too.
-            let daemon = DAEMON_PID.load(Relaxed);
-            if daemon != 0 && daemon != std::process::id() {
-                spank::end_process(1);
-            }
-            -1
-        }
+    let warnings = if strict { verdict.warnings(&here, job.as_ref()) } else { Vec::new() };
+    if let Some(text) = message::strict_refusal(&site.node, &warnings) {
+        tell(&text);
+        return refuse();
     }
+    0
+}
+
+/// Slurm ignores the -1 of an `optional` plugin and starts the task; after that of a `required` one it ends the
+/// task's process with status 1. The plugin does so itself, so that `optional`, which is the safer line (no job
+/// depends on this file being there), refuses too.
+fn refuse() -> c_int {
+    let daemon = DAEMON_PID.load(Relaxed);
+    if daemon != 0 && daemon != std::process::id() {
+        spank::end_process(1);
+    }
+    -1
 }
 
 /// `slurm_spank_task_exit`: in slurmstepd, one call after the other. Text from the later `exit` hook would not
@@ -150,13 +177,18 @@ pub(crate) fn task_exit(spank: &Spank<'_>) -> c_int {
     let Some(id) = spank.job_id() else { return 0 };
     let site = Site::new(spank, &settings);
     let here = site.here(&settings);
+    let job = site.job(id, &here);
+    let verdict = site.verdict();
     let step = message::Step {
         node: &site.node,
         job: id,
         start: Timestamp(STEP_START.load(Relaxed)),
         end: here.now,
+        before: BEFORE.get(),
+        leaves_service: verdict.is_some_and(|verdict| !verdict.in_the_way(&here, job.as_ref()).is_empty()),
+        record: &site.job_path(id).display().to_string(),
     };
-    for line in message::report(report, &step, site.job(id, &here).as_ref()) {
+    for line in message::report(report, &step, job.as_ref()) {
         spank::log_user(&line);
     }
     0
@@ -199,12 +231,20 @@ impl Site {
         }
     }
 
-    fn read(&self, name: &str) -> Option<Vec<u8>> {
-        files::read_trusted(&self.run_dir.join(name), &[0, DAEMON_UID.load(Relaxed)])
+    fn read(&self, path: &Path) -> Option<Vec<u8>> {
+        files::read_trusted(path, &[0, DAEMON_UID.load(Relaxed)])
+    }
+
+    fn verdict(&self) -> Option<Verdict> {
+        Verdict::parse(&self.read(&self.run_dir.join("verdict.json"))?)
+    }
+
+    fn job_path(&self, id: u32) -> PathBuf {
+        self.run_dir.join(format!("jobs/{id}.json"))
     }
 
     fn job(&self, id: u32, here: &Here<'_>) -> Option<Job> {
-        Job::parse(&self.read(&format!("jobs/{id}.json"))?, id, here)
+        Job::parse(&self.read(&self.job_path(id))?, id, here)
     }
 }
 

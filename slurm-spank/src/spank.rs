@@ -6,6 +6,8 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_uint};
 use std::marker::PhantomData;
 
+use crate::options::OptionSpec;
+
 pub(crate) use sys::spank_t;
 
 #[allow(
@@ -83,14 +85,6 @@ pub(crate) fn context() -> Context {
 /// Slurm's callback for one option: value, argument (may be null), 1 in slurmstepd.
 pub(crate) type OptionCallback = unsafe extern "C" fn(c_int, *const c_char, c_int) -> c_int;
 
-/// One option with an argument.
-pub(crate) struct OptionSpec {
-    pub(crate) name: &'static CStr,
-    pub(crate) arginfo: &'static CStr,
-    pub(crate) usage: &'static CStr,
-    pub(crate) callback: OptionCallback,
-}
-
 /// Slurm's handle and the plugstack arguments, for the time of one hook call: the handle points to the caller's
 /// stack and must not be kept.
 pub(crate) struct Spank<'call> {
@@ -120,15 +114,15 @@ impl Spank<'_> {
     }
 
     /// Registers an option; true when Slurm took it. Valid in `slurm_spank_init` only.
-    pub(crate) fn register(&self, spec: &OptionSpec) -> bool {
+    pub(crate) fn register(&self, spec: &OptionSpec, callback: OptionCallback) -> bool {
         let Some(f) = host!(c"spank_option_register" as RegisterFn) else { return false };
         let mut option = sys::spank_option {
             name: spec.name.as_ptr().cast_mut(),
-            arginfo: spec.arginfo.as_ptr().cast_mut(),
+            arginfo: spec.arginfo.map_or(std::ptr::null_mut(), |text| text.as_ptr().cast_mut()),
             usage: spec.usage.as_ptr().cast_mut(),
-            has_arg: 1,
-            val: 0,
-            cb: Some(spec.callback),
+            has_arg: c_int::from(spec.arginfo.is_some()),
+            val: spec.choice as c_int,
+            cb: Some(callback),
         };
         // SAFETY: Slurm copies the struct and its strings and writes to neither.
         unsafe { f(self.raw, &raw mut option) == 0 }

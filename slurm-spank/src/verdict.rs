@@ -7,6 +7,7 @@ use std::cmp::Reverse;
 
 use serde::Deserialize;
 
+use crate::delta::Delta;
 use crate::timestamp::Timestamp;
 
 /// `RUN_DIR/verdict.json`.
@@ -34,6 +35,7 @@ pub(crate) struct Finding {
     action: String,
     drain: bool,
     observe: bool,
+    fault: Fault,
     pub(crate) evidence: String,
     pub(crate) text: String,
 }
@@ -61,6 +63,10 @@ pub(crate) struct Job {
     as_of: String,
     pub(crate) gpus: Vec<Gpu>,
     pub(crate) events: Vec<Event>,
+    /// What the hardware counted; absent until somebody looked.
+    pub(crate) delta: Option<Delta>,
+    /// Whether it was the hardware or the program, for the job's user; empty until somebody looked.
+    pub(crate) sentence: String,
 }
 
 /// A GPU that a job holds on this node.
@@ -116,15 +122,18 @@ impl Verdict {
         (verdict.schema == "clustermax-verdict/1").then_some(verdict)
     }
 
-    /// True when the verdict may keep a step from starting here: about this node, of this boot, recent, and from
-    /// a node that is really being drained. A node that stays in service (observe, brake) refuses nobody.
-    fn counts(&self, here: &Here<'_>) -> bool {
+    /// True when the verdict is about this node, of this boot, and recent: nothing else is believed.
+    pub(crate) fn is_current(&self, here: &Here<'_>) -> bool {
         let age = Timestamp::parse(&self.time).map(|time| here.now.seconds_since(time).unsigned_abs());
-        self.enforcement == "enforce"
-            && (self.node == here.node || self.node == here.host)
+        (self.node == here.node || self.node == here.host)
             && !here.boot_id.is_empty()
             && self.boot_id == here.boot_id
             && age.is_some_and(|age| age <= u64::from(here.max_age))
+    }
+
+    /// True when the node is really being drained. One that stays in service (observe, brake) refuses nobody.
+    fn leaves_service(&self) -> bool {
+        self.enforcement == "enforce"
             && self
                 .drain_outcome
                 .as_deref()
@@ -134,12 +143,28 @@ impl Verdict {
     /// The faults that stand in the way of a job, worst first: those of the whole node, and those of GPUs that
     /// the job holds. Without a job record only those of the whole node.
     pub(crate) fn in_the_way(&self, here: &Here<'_>, job: Option<&Job>) -> Vec<&Finding> {
-        if !self.counts(here) {
+        if !self.is_current(here) || !self.leaves_service() {
             return Vec::new();
         }
+        self.worst_first(job, |finding| finding.status == "fail" && finding.drain)
+    }
+
+    /// What a strict job does not put up with, worst first: warnings and faults of the whole node and of GPUs that
+    /// the job holds, whatever the site does about them. An error of an earlier program is none.
+    pub(crate) fn warnings(&self, here: &Here<'_>, job: Option<&Job>) -> Vec<&Finding> {
+        if !self.is_current(here) {
+            return Vec::new();
+        }
+        self.worst_first(job, |finding| {
+            matches!(finding.status.as_str(), "warn" | "fail") && finding.fault != Fault::Program
+        })
+    }
+
+    fn worst_first(&self, job: Option<&Job>, wanted: impl Fn(&Finding) -> bool) -> Vec<&Finding> {
         let gpus = job.map_or(&[][..], |job| &job.gpus);
-        let mut faults: Vec<_> = self.findings.iter().filter(|finding| finding.concerns(gpus)).collect();
-        faults.sort_by_key(|finding| Reverse(finding.severity()));
+        let concerns = |finding: &&Finding| wanted(finding) && !finding.observe && finding.concerns(gpus);
+        let mut faults: Vec<_> = self.findings.iter().filter(concerns).collect();
+        faults.sort_by_key(|finding| Reverse((finding.status == "fail", finding.severity())));
         faults
     }
 }
@@ -149,10 +174,8 @@ impl Finding {
         ACTIONS.iter().position(|action| *action == self.action)
     }
 
+    /// It is about the whole node, or about one of these GPUs.
     fn concerns(&self, gpus: &[Gpu]) -> bool {
-        if self.status != "fail" || !self.drain || self.observe {
-            return false;
-        }
         match self.scope.as_str() {
             "node" => true,
             "device" => self.device.as_ref().is_some_and(|device| gpus.iter().any(|gpu| device.is(gpu))),
@@ -316,6 +339,41 @@ pub(crate) mod tests {
             assert_eq!(tokens(|v| v["drain_outcome"] = json!(outcome), gpu3()), ["xid79"]);
         }
         assert_eq!(tokens(|v| v["node"] = json!("host"), gpu3()), ["xid79"], "written under the host's name");
+    }
+
+    #[test]
+    fn a_strict_job_puts_up_with_no_warning_of_its_hardware() {
+        let job = job(gpu3(), json!([]));
+        let warnings = |change: &dyn Fn(&mut Value)| {
+            let mut value = fallen_gpu();
+            value["enforcement"] = json!("observe");
+            value["findings"][0]["status"] = json!("warn");
+            value["findings"][0]["drain"] = json!(false);
+            change(&mut value);
+            let verdict = verdict(&value);
+            assert!(verdict.in_the_way(&here(), Some(&job)).is_empty());
+            verdict.warnings(&here(), Some(&job)).len()
+        };
+        assert_eq!(warnings(&|_| {}), 1, "a warning of the job's GPU");
+        assert_eq!(warnings(&|v| v["findings"][0]["status"] = json!("fail")), 1, "a fault without a drain");
+        assert_eq!(warnings(&|v| v["findings"][0]["scope"] = json!("node")), 1);
+        assert_eq!(
+            warnings(&|v| v["findings"][0]["device"]["pci"] = json!("0000:aa:00.0")),
+            0,
+            "another GPU"
+        );
+        assert_eq!(warnings(&|v| v["findings"][0]["status"] = json!("unknown")), 0);
+        assert_eq!(
+            warnings(&|v| v["findings"][0]["fault"] = json!("program")),
+            0,
+            "an earlier program's error"
+        );
+        assert_eq!(
+            warnings(&|v| v["findings"][0]["observe"] = json!(true)),
+            0,
+            "a check that is only observed"
+        );
+        assert_eq!(warnings(&|v| v["time"] = json!("2026-11-30T20:40:00Z")), 0, "an old verdict");
     }
 
     #[test]

@@ -9,15 +9,18 @@
  *   user UID                                  task_init drops to this user and group
  *   load                                      dlopen once more (the first load is done at start)
  *   init                                      slurm_spank_init of every load
- *   option REMOTE [VALUE]                     callback of the option registered last
+ *   option NAME REMOTE [VALUE]                callback of that option
  *   task_init ID                              in a forked child, as slurmstepd does
  *   task_init_here ID                         in this process
  *   task_exit ID                              of every load
+ *   repeat TIMES                              the hooks of that many steps, in a child each task, their output dropped
+ *   measure                                   threads, open files and resident KiB, against the last measure
  *
  * Everything that happens is printed on stdout. Compile with -DNO_SPANK_LOG for a host without slurm_spank_log,
  * with -DBARE for one without any symbol.
  */
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -35,7 +38,8 @@ static int argc_plugin;
 static char *argv_plugin[16];
 static void *loads[4];
 static int nloads;
-static spank_opt_cb_f callback;
+static struct spank_option options[8];
+static int noptions;
 static int in_init;
 
 #ifndef BARE
@@ -48,8 +52,9 @@ spank_err_t spank_option_register(spank_t sp, struct spank_option *opt)
 {
 	if (!in_init)
 		return ESPANK_BAD_ARG;
-	printf("registered %s=%s\n", opt->name, opt->arginfo);
-	callback = opt->cb;
+	printf("registered %s%s%s\n", opt->name, opt->has_arg ? "=" : "", opt->has_arg ? opt->arginfo : "");
+	if (noptions < 8)
+		options[noptions++] = *opt;
 	return ESPANK_SUCCESS;
 }
 
@@ -144,6 +149,73 @@ static void hook(const char *name)
 	}
 }
 
+static void task_in_child(const char *id, int user)
+{
+	int status;
+
+	if (!fork()) {
+		task = atoi(id);
+		if (user >= 0 && (setgid(user) || setuid(user)))
+			printf("cannot become user %d\n", user);
+		hook("task_init");
+		_exit(0);
+	}
+	wait(&status);
+	if (!WIFEXITED(status))
+		printf("task was killed by signal %d\n", WTERMSIG(status));
+	else if (WEXITSTATUS(status))
+		printf("task ended with status %d\n", WEXITSTATUS(status));
+}
+
+/* A number of /proc/self/status. */
+static long status_of(const char *key)
+{
+	char line[256];
+	long n = -1;
+	FILE *f = fopen("/proc/self/status", "r");
+
+	while (fgets(line, sizeof(line), f))
+		if (!strncmp(line, key, strlen(key)))
+			n = strtol(line + strlen(key) + 1, NULL, 10);
+	fclose(f);
+	return n;
+}
+
+static void measure(void)
+{
+	static long before;
+	long rss = status_of("VmRSS");
+	int files = 0, fd;
+
+	for (fd = 0; fd < 256; fd++)
+		files += fcntl(fd, F_GETFD) >= 0;
+	printf("threads %ld files %d grown %ld KiB\n", status_of("Threads"), files, before ? rss - before : 0);
+	before = rss;
+}
+
+static void repeat(int times)
+{
+	int i, out = dup(1), null = open("/dev/null", O_WRONLY);
+
+	fflush(stdout);
+	dup2(null, 1);
+	for (i = 0; i < times; i++) {
+		in_init = 1;
+		hook("init");
+		in_init = 0;
+		task_in_child("0", -1);
+		/* The plugin tells two copies in one stack by equal ids in a row. */
+		task = i;
+		ntasks = i + 1;
+		hook("task_exit");
+		task = -1;
+	}
+	fflush(stdout);
+	dup2(out, 1);
+	close(out);
+	close(null);
+}
+
 int main(int argc, char **argv)
 {
 	char *line = NULL;
@@ -187,22 +259,14 @@ int main(int argc, char **argv)
 			hook("init");
 			in_init = 0;
 		} else if (!strcmp(word, "option")) {
-			printf("option %d\n", callback(0, b, atoi(a)));
-		} else if (!strcmp(word, "task_init")) {
-			int status;
+			char *remote = b ? strtok(b, " ") : "0", *value = strtok(NULL, "");
+			int i;
 
-			if (!fork()) {
-				task = atoi(a);
-				if (user >= 0 && (setgid(user) || setuid(user)))
-					printf("cannot become user %d\n", user);
-				hook("task_init");
-				_exit(0);
-			}
-			wait(&status);
-			if (!WIFEXITED(status))
-				printf("task was killed by signal %d\n", WTERMSIG(status));
-			else if (WEXITSTATUS(status))
-				printf("task ended with status %d\n", WEXITSTATUS(status));
+			for (i = 0; i < noptions; i++)
+				if (!strcmp(options[i].name, a))
+					printf("option %d\n", options[i].cb(options[i].val, value, atoi(remote)));
+		} else if (!strcmp(word, "task_init")) {
+			task_in_child(a, user);
 		} else if (!strcmp(word, "task_init_here")) {
 			task = atoi(a);
 			hook("task_init");
@@ -211,6 +275,10 @@ int main(int argc, char **argv)
 			task = atoi(a);
 			hook("task_exit");
 			task = -1;
+		} else if (!strcmp(word, "repeat")) {
+			repeat(atoi(a));
+		} else if (!strcmp(word, "measure")) {
+			measure();
 		} else {
 			printf("unknown command %s\n", word);
 		}

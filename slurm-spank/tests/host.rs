@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::fs;
-use std::io::Write;
+use std::io::{BufRead, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -175,6 +175,9 @@ const REFUSED: &str = "user: clustermax: node n2, GPU 3: GPU fell off the bus (c
     The node is being taken out of service. \
     This step is not started here; submit again and Slurm will use other nodes.\ntask ended with status 1\n";
 
+const REGISTERED: &str = "registered clustermax-report=off|brief|full\nregistered clustermax-strict\n\
+    registered clustermax-tags=KEY=VALUE[,...]\n";
+
 #[test]
 fn init_registers_the_option_where_users_are_and_says_nothing() {
     for context in ["local", "allocator", "remote"] {
@@ -182,7 +185,7 @@ fn init_registers_the_option_where_users_are_and_says_nothing() {
         let args = if context == "remote" { "" } else { "args reprot=full\n" };
         assert_eq!(
             run(&format!("context {context}\n{args}init\n")),
-            "registered clustermax-report=off|brief|full\ninit 0\n",
+            format!("{REGISTERED}init 0\n"),
             "{context}"
         );
     }
@@ -202,10 +205,11 @@ fn a_bad_plugstack_argument_is_named_in_the_daemons_log() {
 fn a_bad_option_is_refused_on_the_command_line_only() {
     let bad = "error: clustermax: --clustermax-report=loud is not known; use off, brief or full\noption -1\n";
     assert_eq!(
-        run("init\noption 0 loud\noption 0 full\noption 1 loud\n"),
-        format!("registered clustermax-report=off|brief|full\ninit 0\n{bad}option 0\noption 0\n")
+        run("init\noption clustermax-report 0 loud\noption clustermax-report 0 full\n\
+             option clustermax-report 1 loud\n"),
+        format!("{REGISTERED}init 0\n{bad}option 0\noption 0\n")
     );
-    assert!(run("init\noption 0\n").ends_with("option -1\n"), "no argument at all");
+    assert!(run("init\noption clustermax-report 0\n").ends_with("option -1\n"), "no argument at all");
 }
 
 #[test]
@@ -236,6 +240,66 @@ fn a_faulty_gpu_refuses_only_the_job_that_holds_it() {
     assert_eq!(node.task_init(), REFUSED);
     let other = run(&format!("{}item job 124\ntask_init 0\n", node.stepd()));
     assert_eq!(after_init(&other), "task_init 0\n", "another job");
+}
+
+fn warning() -> String {
+    verdict("device").replace("\"status\":\"fail\",\"device\"", "\"status\":\"warn\",\"device\"")
+}
+
+#[test]
+fn strict_refuses_on_a_warning_and_only_then() {
+    let node = Node::new();
+    node.write("verdict.json", &warning());
+    node.write("jobs/123.json", &job(3, ""));
+    assert_eq!(node.task_init(), "task_init 0\n", "not asked for");
+    let strict = |node: &Node| {
+        let script =
+            format!("{}option clustermax-strict 1\nitem ntasks 2\ntask_init 0\ntask_init 1\n", node.stepd());
+        after_init(&run(&script)).strip_prefix("option 0\n").unwrap().to_owned()
+    };
+    assert_eq!(
+        strict(&node),
+        "user: clustermax: node n2, GPU 3: GPU fell off the bus (cmx:xid79: NVRM: Xid 79 %s%n). \
+         --clustermax-strict was asked for, so this step is not started here; submit again with --exclude=n2, or \
+         without that option.\ntask ended with status 1\ntask ended with status 1\n"
+    );
+    node.write("jobs/123.json", &job(2, ""));
+    assert_eq!(strict(&node), "task_init 0\ntask_init 0\n", "another GPU's warning");
+    node.write("verdict.json", &verdict("node"));
+    assert!(strict(&node).contains("The node is being taken out of service."), "a fault is told as a fault");
+    fs::remove_file(node.path("verdict.json")).unwrap();
+    assert_eq!(
+        strict(&node),
+        "user: clustermax: node n2: no health check of the last 600 s is known here, so --clustermax-strict cannot \
+         be applied; the step starts.\ntask_init 0\ntask_init 0\n"
+    );
+}
+
+/// `on_fault=warn` is the site's leniency, strict the user's wish.
+#[test]
+fn strict_goes_before_the_sites_leniency() {
+    let node = Node::new();
+    node.write("verdict.json", &verdict("node"));
+    let stepd = node.stepd().replace("/%n", "/%n on_fault=warn");
+    let output = run(&format!("{stepd}option clustermax-strict 1 (null)\ntask_init 0\n"));
+    assert!(output.ends_with(&format!("option 0\n{REFUSED}")), "{output}");
+}
+
+#[test]
+fn tags_are_checked_before_the_job_is_submitted() {
+    let give = |remote: u32, text: &str| {
+        let output = run(&format!("context allocator\ninit\noption clustermax-tags {remote} {text}\n"));
+        after_init(&output)
+    };
+    assert_eq!(give(0, "project=llm,run=7"), "option 0\n");
+    assert_eq!(
+        give(0, "project=$(reboot)"),
+        "error: clustermax: --clustermax-tags cannot be taken: the value of tag \"project\" is none; it takes \
+         letters, digits and . _ : / @ + -, 1 to 64 characters\noption -1\n"
+    );
+    assert_eq!(give(1, "project=$(reboot)"), "option 0\n", "in slurmstepd nothing is made of them");
+    let long = format!("a={}", "x".repeat(10_000));
+    assert!(give(0, &long).ends_with("option -1\n"));
 }
 
 #[test]
@@ -323,7 +387,73 @@ fn the_report_comes_after_the_last_local_task() {
         ),
         "{output}"
     );
-    assert_eq!(output.lines().count(), 4, "{output}");
+    assert_eq!(output.lines().count(), 5, "{output}");
+    let record = node.path("jobs/123.json");
+    let conclusion = format!(
+        "user: clustermax: node n2: This is usually an error in the program, not in the hardware. \
+         The record, while the job is here: {}\n",
+        record.display()
+    );
+    assert!(output.contains(&conclusion), "{output}");
+}
+
+/// A job's record as `docs/interfaces.md` has it, with what GPU 3 counted.
+fn counted(ecc_dram_ue: u32) -> String {
+    job(3, "").replace(
+        "\"events\":[]",
+        &format!(
+            "\"events\":[],\"delta\":{{\"gpus\":[{{\"index\":3,\"rises\":{{\"ecc_dram_ue\":{ecc_dram_ue}}}}}]}},\
+             \"blame\":\"hardware\",\"sentence\":\"The hardware failed, not the program: GPU 3.\""
+        ),
+    )
+}
+
+#[test]
+fn a_step_is_told_what_came_since_it_began() {
+    let node = Node::new();
+    node.write("jobs/123.json", &counted(2));
+    let output = run(&format!("{}task_exit 0\n", node.stepd()));
+    assert_eq!(after_init(&output), "task_exit 0\n", "an earlier step's errors");
+    // Brought up to date while the step runs: the host waits for the next line of its script.
+    let mut child = Command::new(&built().host)
+        .arg(&built().plugin)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let mut stdout = std::io::BufReader::new(child.stdout.take().unwrap());
+    stdin.write_all(node.stepd().as_bytes()).unwrap();
+    let mut line = String::new();
+    while line != "init 0\n" {
+        line.clear();
+        assert_ne!(stdout.read_line(&mut line).unwrap(), 0);
+    }
+    node.write("jobs/123.json", &counted(5));
+    stdin.write_all(b"task_exit 0\n").unwrap();
+    drop(stdin);
+    let mut output = String::new();
+    stdout.read_to_string(&mut output).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert!(
+        output.starts_with(
+            "user: clustermax: node n2, GPU 3: 3 uncorrected memory errors since the step began.\n"
+        ),
+        "{output}"
+    );
+    assert!(output.contains("node n2: The hardware failed, not the program: GPU 3. The record"), "{output}");
+}
+
+#[test]
+fn the_report_says_that_the_node_leaves_service() {
+    let node = Node::new();
+    node.write("verdict.json", &verdict("device"));
+    node.write("jobs/123.json", &job(3, &xid13()));
+    let output = run(&format!("{}task_exit 0\n", node.stepd()));
+    assert!(output.contains("what runs here goes on, and Slurm starts nothing more here."), "{output}");
+    node.write("verdict.json", &verdict("device").replace("\"enforce\"", "\"observe\""));
+    let output = run(&format!("{}task_exit 0\n", node.stepd()));
+    assert!(output.contains("Xid 13") && !output.contains("out of service"), "{output}");
 }
 
 #[test]
@@ -336,8 +466,12 @@ fn the_report_obeys_option_and_site() {
     };
     assert_eq!(script("", ""), "task_exit 0\n", "brief is silent when nothing happened");
     assert!(script("report=full", "").contains("nothing wrong seen with GPU 3 as of"));
-    assert!(script("", "option 1 full\n").contains("nothing wrong seen with GPU 3 as of"));
-    assert_eq!(script("report=full", "option 1 off\n"), "option 0\ntask_exit 0\n", "the user's word wins");
+    assert!(script("", "option clustermax-report 1 full\n").contains("nothing wrong seen with GPU 3 as of"));
+    assert_eq!(
+        script("report=full", "option clustermax-report 1 off\n"),
+        "option 0\ntask_exit 0\n",
+        "the user's word wins"
+    );
     assert_eq!(
         script("report=full", "item step 0xfffffffc\n"),
         "task_exit 0\n",
@@ -352,7 +486,7 @@ fn loaded_twice_it_speaks_once() {
     node.write("jobs/123.json", &job(3, &xid13()));
     let output =
         run(&format!("load\n{}item ntasks 2\ntask_init 0\ntask_exit 0\ntask_exit 1\n", node.stepd()));
-    assert_eq!(output.matches("registered").count(), 1, "{output}");
+    assert_eq!(output.matches("registered").count(), 3, "{output}");
     assert_eq!(output.matches("fell off the bus").count(), 1, "{output}");
     assert_eq!(output.matches("Xid 13").count(), 1, "{output}");
 }
@@ -398,6 +532,65 @@ fn a_panic_stays_inside() {
     }
     let shipped = drive(&built().host, &built().plugin, "context remote\nargs panic=init\ninit\n");
     assert!(shipped.contains("\"panic=init\" is not known"), "{shipped}");
+}
+
+/// A script that takes every way through the plugin.
+fn every_way(node: &Node, steps: u32) -> String {
+    node.write("verdict.json", &warning());
+    node.write("jobs/123.json", &counted(3).replace("\"events\":[]", &format!("\"events\":[{}]", xid13())));
+    format!(
+        "context allocator\ninit\noption clustermax-report 0 loud\noption clustermax-tags 0 a=1,b=2\n\
+         option clustermax-tags 0 a=b=c\n{}option clustermax-report 1 full\nmeasure\nrepeat {steps}\nmeasure\n\
+         repeat {steps}\nmeasure\noption clustermax-strict 1\ntask_init 0\n",
+        node.stepd()
+    )
+}
+
+/// A slurmstepd serves one step; here one process serves two thousand.
+#[test]
+fn a_thousand_steps_leave_nothing_behind() {
+    let node = Node::new();
+    let output = run(&every_way(&node, 1000));
+    let measures: Vec<&str> = output.lines().filter(|line| line.starts_with("threads")).collect();
+    println!("{measures:#?}");
+    assert_eq!(measures.len(), 3, "{output}");
+    let state = |measure: &str| measure.split(" grown").next().unwrap().to_owned();
+    for measure in &measures {
+        assert!(measure.starts_with("threads 1 files "), "{measures:?}");
+        assert_eq!(state(measure), state(measures[0]), "no file is left open");
+    }
+    let grown: i64 = measures[2].split(' ').nth(5).and_then(|n| n.parse().ok()).unwrap();
+    assert!(grown < 64, "resident KiB over the second thousand: {measures:?}");
+}
+
+#[test]
+fn valgrind_has_nothing_to_say() {
+    let node = Node::new();
+    let panicking = every_way(&node, 3).replace("/%n", "/%n panic=task_exit");
+    for (plugin, script) in [(&built().plugin, every_way(&node, 20)), (&built().panicking, panicking)] {
+        let mut child = Command::new("valgrind")
+            .args([
+                "-q",
+                "--error-exitcode=9",
+                "--leak-check=full",
+                "--errors-for-leak-kinds=definite,indirect",
+            ])
+            .args(["--show-leak-kinds=definite,indirect", "--log-fd=2"])
+            .arg(&built().host)
+            .arg(plugin)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("valgrind is installed (./run-tests installs it)");
+        child.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        let told = String::from_utf8_lossy(&output.stdout);
+        assert!(told.ends_with("task ended with status 1\n"), "{told}");
+        assert_eq!(said, "", "{told}");
+    }
 }
 
 /// Names that the dynamic symbol table defines, by `nm`.
