@@ -11,7 +11,7 @@ mod amd;
 mod gpu;
 mod node;
 
-pub use amd::{AmdGpu, BadPages, RasCount, Temperature};
+pub use amd::{AmdGpu, AmdMetrics, BadPages, RasCount, Temperature};
 pub use gpu::{
     C2c, Fabric, GpuDetails, GpuNode, GpuProcess, GpuSurvey, Mode, NvlinkErrors, Owner, RepairFlags,
     RetiredPages, RowSpares, Service, Usable,

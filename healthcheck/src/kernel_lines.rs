@@ -59,6 +59,8 @@ enum Piece {
     Hex,
     /// `{pci}`: a PCI address; the last one counts.
     Pci,
+    /// `{amdgpu}`: what amdgpu begins its lines about a device with.
+    Amdgpu,
 }
 
 /// What a line names.
@@ -118,6 +120,7 @@ fn parse_pattern(mut text: &'static str) -> Option<Vec<Piece>> {
             "n" => Piece::Number,
             "x" => Piece::Hex,
             "pci" => Piece::Pci,
+            "amdgpu" => Piece::Amdgpu,
             _ => return None,
         });
         text = after;
@@ -160,6 +163,15 @@ fn fits(pattern: &[Piece], text: &str, named: &mut Named) -> bool {
             let Some(Piece::Literal(next)) = rest.first() else { return rest.is_empty() };
             return text.match_indices(next).any(|(at, _)| fits(rest, &text[at..], named));
         }
+        Piece::Amdgpu => {
+            let Some((pci, after)) = text.strip_prefix("amdgpu ").and_then(|t| t.split_once(": ")) else {
+                return false;
+            };
+            let Some(pci) = normalise_pci(pci) else { return false };
+            named.pci = Some(pci);
+            let after = after.strip_prefix("amdgpu: ").unwrap_or(after);
+            return fits(rest, without_event_number(after), named);
+        }
         Piece::Pci => {
             let length = while_in(|b| b.is_ascii_hexdigit() || b":.".contains(&b));
             let address = text[..length].trim_end_matches([':', '.']);
@@ -179,6 +191,17 @@ fn fits(pattern: &[Piece], text: &str, named: &mut Named) -> bool {
         _ => {}
     }
     length > 0 && fits(rest, after, named)
+}
+
+/// Without the `{14}` or `{14} ` that numbers an event of AMD's RAS.
+fn without_event_number(text: &str) -> &str {
+    let rest = text.strip_prefix('{').and_then(|t| t.split_once('}'));
+    match rest {
+        Some((number, after)) if !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()) => {
+            after.strip_prefix(' ').unwrap_or(after)
+        }
+        _ => text,
+    }
 }
 
 /// Row of an event that is a line of the table.
@@ -256,6 +279,35 @@ mod tests {
             of("mlx5_core 0000:65:00.0 ens15np0: TX timeout detected"),
             ("net-tx".into(), text("ens15np0"), text("0000:65:00"))
         );
+        for (line, row) in [
+            ("amdgpu 0000:c5:00.0: amdgpu: device lost from bus!", "amd-lost"),
+            ("amdgpu 0000:c5:00.0: amdgpu: GPU reset begin!. Source:  4", "amd-reset"),
+            (
+                "amdgpu 0000:c5:00.0: ring comp_1.2.0 timeout, signaled seq=140118, emitted seq=140120",
+                "amd-ring",
+            ),
+            (
+                "amdgpu 0000:c5:00.0: {14}poison is consumed by client 12, kick off gpu reset flow",
+                "amd-poison",
+            ),
+            (
+                "amdgpu 0000:c5:00.0: amdgpu: {1}uncorrectable hardware error(ERREVENT_ATHUB_INTERRUPT) detected!",
+                "amd-fatal",
+            ),
+            (
+                "amdgpu 0000:c5:00.0: {3} socket: 0, die: 0, 1 new uncorrectable hardware errors detected in umc block",
+                "amd-ue-2",
+            ),
+            ("amdgpu 0000:c5:00.0: amdgpu: RAS records:80 exceed threshold:64", "amd-retire"),
+            ("amdgpu 0000:c5:00.0: probe with driver amdgpu failed with error -110", "amd-init-2"),
+            ("amdgpu: probe of 0000:c5:00.0 failed with error -2", "amd-init-3"),
+            (
+                "amdgpu 0000:c5:00.0: amdgpu: [gfxhub0] no-retry page fault (src_id:0 ring:24 vmid:3 pasid:32777, for process python pid 1)",
+                "amd-fault",
+            ),
+        ] {
+            assert_eq!(of(line), (row.into(), None, text("0000:c5:00")), "{line}");
+        }
     }
 
     #[test]
@@ -269,6 +321,12 @@ mod tests {
             "mlx5_core x:12:00.0: device's health compromised",
             "pcieport 0000:80:01.1: AER: enabled with IRQ 30",
             "EXT4-fs (nvme0n1p2): mounted filesystem with ordered data mode",
+            // amdgpu prints names of processes.
+            "amdgpu 0000:c5:00.0: amdgpu: Process information: process device lost from bus! pid 1 thread x pid 1",
+            "amdgpu 0000:c5:00.0: amdgpu:  Process GPU reset begin! pid 4711 thread x pid 1",
+            "amdgpu 0000:c5:00.0: amdgpu: no uncorrectable hardware errors detected in umc block",
+            "amdgpu 0000:c5:00.0: amdgpu: GPU reset(2) succeeded!",
+            "amdgpu: device lost from bus!",
             "",
         ] {
             assert_eq!(read(line), None, "{line}");
@@ -290,6 +348,7 @@ mod tests {
                 Piece::Word | Piece::Device | Piece::Host => "dev0",
                 Piece::Job | Piece::Number | Piece::Hex => "7",
                 Piece::Pci => "0000:86:00.0",
+                Piece::Amdgpu => "amdgpu 0000:86:00.0: amdgpu: {7}",
             }).collect();
             let whole = read(&text).unwrap();
             prop_assert_eq!(row_of(&whole).unwrap().1.policy.token, row.policy.token);

@@ -8,7 +8,7 @@ use crate::config::{
     AmdProfile, FirmwareProfile, GpuProfile, IbPortProfile, MountProfile, NetPortProfile, Profile,
     SpaceProfile,
 };
-use crate::facts::{self, Facts, FunctionKind, GpuDetails, GpuSurvey, NvmlGpu, Reading};
+use crate::facts::{self, AmdGpu, Facts, FunctionKind, GpuDetails, GpuSurvey, NvmlGpu, Reading};
 
 /// File system types that live on the network.
 pub(crate) const NETWORK: &[&str] =
@@ -85,7 +85,14 @@ fn amd_profile(facts: &Facts) -> AmdProfile {
         gpu_count: u32::try_from(gpus.iter().filter(|g| g.bound).count()).ok().filter(|n| *n > 0),
         pcie_width: gpus.iter().filter_map(|g| g.max_width.value()).max().copied(),
         xgmi: same(gpus.iter().map(|g| g.hive.value())).is_some(),
+        xgmi_links: gpus.iter().filter_map(xgmi_links_up).max(),
     }
+}
+
+/// xGMI links that are up, where the driver tells.
+fn xgmi_links_up(gpu: &AmdGpu) -> Option<u32> {
+    let up = gpu.metrics.value()?.xgmi_links.values().filter(|up| **up).count();
+    u32::try_from(up).ok().filter(|n| *n > 0)
 }
 
 /// How the GPUs are set up, where all of them agree.

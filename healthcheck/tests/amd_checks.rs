@@ -7,7 +7,7 @@ use std::path::Path;
 
 use healthcheck::check::{self, Findings};
 use healthcheck::config::Config;
-use healthcheck::facts::{AmdGpu, BadPages, Facts, JobHere, RasCount, Reading, Temperature};
+use healthcheck::facts::{AmdGpu, AmdMetrics, BadPages, Facts, JobHere, RasCount, Reading, Temperature};
 use healthcheck::mode::Mode;
 use healthcheck::state::State;
 use healthcheck::verdict::{Action, Finding, Scope, Status};
@@ -30,6 +30,22 @@ fn gpu(i: u32) -> AmdGpu {
             ("mem".to_string(), Temperature { now: 40_000, critical: Some(105_000) }),
         ]),
         hive: Reading::Value("77".into()),
+        metrics: Reading::Value(metrics(0, 0)),
+        ..AmdGpu::default()
+    }
+}
+
+/// Counted by the firmware: so many cycles, slowed by heat of the memory in so many.
+fn metrics(cycles: u64, hbm: u64) -> AmdMetrics {
+    let residencies = ["prochot", "ppt", "socket_thm", "vr_thm", "hbm_thm"].map(|n| (n.to_string(), 0));
+    let mut residencies = BTreeMap::from(residencies);
+    residencies.insert("hbm_thm".into(), hbm);
+    AmdMetrics {
+        version: "1.8".into(),
+        cycles: Some(cycles),
+        residencies,
+        xgmi_links: (0..8).map(|n| (n, n != 3)).collect(),
+        ..AmdMetrics::default()
     }
 }
 
@@ -203,4 +219,100 @@ fn temperature() {
         Mode::Periodic,
     );
     assert_eq!(found.findings, []);
+}
+
+/// Findings of `amd.throttle` over passes a minute apart, each with cycles, what was slowed by `cause`, and `ppt`.
+fn slowed(cause: &str, passes: &[(u64, u64)]) -> Vec<(Status, String)> {
+    let config = Config::parse(PROFILE, Path::new("test.toml")).unwrap();
+    let mut history = State::default();
+    let (mut now, mut last) = (1000.0, Vec::new());
+    for (cycles, of_them) in passes {
+        let mut m = metrics(*cycles, 0);
+        m.residencies.insert(cause.into(), *of_them);
+        let mut facts = change(|g| g[1].metrics = Reading::Value(m.clone()));
+        let key = |name: &str| format!("amd/0000:06:00.0/{name}");
+        facts.counters.insert(key("cycles"), *cycles);
+        facts.counters.extend(m.residencies.iter().map(|(name, n)| (key(name), *n)));
+        history.counters.record(&facts.counters, now);
+        let found = run(&facts, &config, &history, Mode::Periodic, now);
+        history.strikes = found.strikes.clone();
+        last = found.findings.iter().map(|f| (f.status, f.text.clone())).collect();
+        now += 60.0;
+    }
+    last
+}
+
+#[test]
+fn heat_that_slows_a_gpu_down_warns_and_fails_when_it_stays() {
+    let steady = |share: u64, n: u64| (0..n).map(|i| (i * 1000, i * share)).collect::<Vec<_>>();
+    let heat = "slowed by heat of the memory";
+    assert_eq!(slowed("hbm_thm", &steady(700, 3)), [], "told in the third read after the first");
+    assert_eq!(slowed("hbm_thm", &steady(700, 5)), [(Status::Warn, heat.into())]);
+    assert_eq!(slowed("hbm_thm", &steady(700, 13)), [(Status::Fail, heat.into())]);
+    assert_eq!(slowed("hbm_thm", &steady(500, 13)), [(Status::Warn, heat.into())]);
+    assert_eq!(slowed("hbm_thm", &steady(5, 13)), [], "half a percent");
+    let brake = "slowed by an outside brake (PROCHOT)";
+    assert_eq!(slowed("prochot", &steady(900, 13)), [(Status::Warn, brake.into())], "a brake never drains");
+    assert_eq!(slowed("ppt", &steady(1000, 13)), [], "the power cap is everyday");
+    // The count since driver load says nothing, and a reset starts over.
+    assert_eq!(slowed("hbm_thm", &[(1_000_000, 900_000), (1_001_000, 900_000), (0, 0), (1000, 0)]), []);
+}
+
+#[test]
+fn momentary_bits_of_older_gpus_warn_and_unknown_layouts_are_unsupported() {
+    let bits = |causes: &[&str]| AmdMetrics {
+        version: "1.3".into(),
+        slowed_by: Some(causes.iter().map(|c| (*c).into()).collect()),
+        ..AmdMetrics::default()
+    };
+    let config = Config::parse(PROFILE, Path::new("test.toml")).unwrap();
+    let look = |m: Reading<AmdMetrics>, reads: u32| {
+        let facts = change(|g| g.iter_mut().for_each(|g| g.metrics = m.clone()));
+        let mut history = State::default();
+        let mut found = run(&facts, &config, &history, Mode::Periodic, 0.0);
+        for read in 1..reads {
+            history.strikes = found.strikes;
+            found = run(&facts, &config, &history, Mode::Periodic, f64::from(read) * 60.0);
+        }
+        found
+    };
+    let hot = || Reading::Value(bits(&["hotspot temperature"]));
+    assert_eq!(look(hot(), 2).findings, []);
+    let found = look(hot(), 3).findings;
+    assert_eq!(found.len(), 3);
+    is(&found[0], "amd.throttle", "amdslow", Status::Warn, Action::Repair);
+    assert_eq!(look(Reading::Value(bits(&[])), 3).findings, []);
+    assert_eq!(look(Reading::Unsupported, 3).findings, []);
+    let found = look(Reading::Unknown("gpu_metrics 1.8 says 9 bytes".into()), 1);
+    assert!(found.findings.iter().all(|f| f.status == Status::Unknown && f.check == "amd.throttle"));
+    assert_eq!(status(&found, "amd.throttle"), Status::Unknown);
+}
+
+#[test]
+fn xgmi_links_must_be_up_in_three_reads_and_ten_minutes_after_boot() {
+    let text = format!("{PROFILE}xgmi_links = 7\n");
+    let config = Config::parse(&text, Path::new("test.toml")).unwrap();
+    let look = |links: Reading<AmdMetrics>, uptime: f64, reads: u32| {
+        let mut facts = change(|g| g[2].metrics = links.clone());
+        facts.uptime = uptime;
+        let mut history = State::default();
+        let mut found = run(&facts, &config, &history, Mode::Prolog, 0.0);
+        for read in 1..reads {
+            history.strikes = found.strikes;
+            found = run(&facts, &config, &history, Mode::Prolog, f64::from(read) * 60.0);
+        }
+        found.findings.iter().map(|f| (f.token.clone(), f.status, f.drains())).collect::<Vec<_>>()
+    };
+    let six = || {
+        let mut m = metrics(0, 0);
+        m.xgmi_links.insert(5, false);
+        Reading::Value(m)
+    };
+    assert_eq!(look(Reading::Value(metrics(0, 0)), 1e5, 3), []);
+    assert_eq!(look(six(), 1e5, 2), [("amdxgmi".into(), Status::Warn, false)]);
+    assert_eq!(look(six(), 1e5, 3), [("amdxgmi".into(), Status::Fail, true)]);
+    assert_eq!(look(six(), 60.0, 3), [("amdxgmi".into(), Status::Warn, false)], "links train after boot");
+    assert_eq!(look(Reading::Value(AmdMetrics::default()), 1e5, 3), [], "the driver does not tell");
+    assert_eq!(look(Reading::Unsupported, 1e5, 3), []);
+    assert_eq!(look(Reading::Unknown("cut".into()), 1e5, 1)[0].1, Status::Unknown);
 }

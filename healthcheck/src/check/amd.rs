@@ -12,7 +12,23 @@ const CORRECTED_A_DAY: u64 = 100;
 /// Millidegrees below the limit at which a GPU is warned about.
 const MARGIN: i64 = 3000;
 
-const CHECKS: [(&str, &str); 7] = [
+/// Share of its time that slows a GPU down enough to be told.
+const SLOWED: f64 = 0.01;
+/// Share of its time that a GPU slowed by heat is broken from.
+const SLOWED_BY_HEAT: f64 = 0.6;
+/// Time over which shares are judged, in seconds.
+const SLOWED_WINDOW: f64 = 600.0;
+/// xGMI links may still train this long after boot, in seconds.
+const XGMI_GRACE: f64 = 600.0;
+/// Causes of slowing down that are judged, with whether they are heat. The power cap is everyday.
+const SLOWED_BY: [(&str, bool, &str); 4] = [
+    ("prochot", false, "an outside brake (PROCHOT)"),
+    ("socket_thm", true, "heat of the socket"),
+    ("vr_thm", true, "heat of the regulators"),
+    ("hbm_thm", true, "heat of the memory"),
+];
+
+const CHECKS: [(&str, &str); 8] = [
     ("amd.count", "amdcount"),
     ("amd.bus", "amdbus"),
     ("amd.ras_ue", "amdue"),
@@ -20,6 +36,7 @@ const CHECKS: [(&str, &str); 7] = [
     ("amd.bad_pages", "amdpages"),
     ("amd.links", "amdlink"),
     ("amd.temp", "amdtemp"),
+    ("amd.throttle", "amdslow"),
 ];
 
 pub fn run(c: &Context<'_>, sink: &mut Sink<'_>) {
@@ -52,6 +69,7 @@ pub fn run(c: &Context<'_>, sink: &mut Sink<'_>) {
         bad_pages(c, sink, &seen);
         links(c, sink, &seen, gpus);
         temperature(sink, &seen);
+        throttle(c, sink, &seen);
     }
     for (check, _) in CHECKS.iter().skip(1) {
         if sink.on(check) {
@@ -191,6 +209,7 @@ fn links(c: &Context<'_>, sink: &mut Sink<'_>, seen: &Seen<'_>, all: &[AmdGpu]) 
     let hive = seen.gpu.hive.value();
     let others: Vec<&String> = all.iter().filter_map(|g| g.hive.value()).collect();
     let alone = hive.is_none_or(|own| others.iter().filter(|o| **o == own).count() * 2 <= all.len());
+    xgmi_links(c, sink, seen);
     if c.profile.amd.xgmi && alone {
         let mut f = seen.finding(sink, "amd.links", Status::Fail, Action::Reboot);
         f.token = "amdxgmi".into();
@@ -199,6 +218,81 @@ fn links(c: &Context<'_>, sink: &mut Sink<'_>, seen: &Seen<'_>, all: &[AmdGpu]) 
         f.mend = "reboot the node; reseat or replace the GPU if its xGMI links stay away".into();
         sink.push(f);
     }
+}
+
+/// Links that the firmware calls down: they train after boot, and one read may come too early.
+fn xgmi_links(c: &Context<'_>, sink: &mut Sink<'_>, seen: &Seen<'_>) {
+    let Some(wanted) = c.profile.amd.xgmi_links else { return };
+    let links = match &seen.gpu.metrics {
+        Reading::Value(m) if !m.xgmi_links.is_empty() => &m.xgmi_links,
+        Reading::Value(_) | Reading::Unsupported => return,
+        Reading::Unknown(why) | Reading::Hung(why) => {
+            return sink.unknown("amd.links", "amdlink", Some(seen.device.clone()), why);
+        }
+    };
+    let up = links.values().filter(|up| **up).count();
+    if up >= wanted as usize {
+        return;
+    }
+    let young = c.facts.uptime < XGMI_GRACE;
+    let status = if young { Status::Warn } else { Status::Fail };
+    let mut f = seen.finding(sink, "amd.links", status, Action::Reboot);
+    let down: Vec<String> = links.iter().filter(|(_, up)| !**up).map(|(n, _)| n.to_string()).collect();
+    f.token = "amdxgmi".into();
+    f.text = format!("{up} of {wanted} xGMI links up");
+    f.evidence = format!(
+        "gpu_metrics: {up} links up, expected {wanted}; down: {}{}",
+        if down.is_empty() { "not listed".to_string() } else { down.join(",") },
+        if young { "; less than 10 minutes after boot" } else { "" }
+    );
+    f.mend = "reboot the node; reseat or replace the GPU if its xGMI links stay away".into();
+    sink.push_after(f, 3);
+}
+
+/// Slowed down by heat or from outside, by the firmware's own count of cycles; by its momentary bits on older GPUs.
+fn throttle(c: &Context<'_>, sink: &mut Sink<'_>, seen: &Seen<'_>) {
+    if !sink.on("amd.throttle") {
+        return;
+    }
+    let metrics = match &seen.gpu.metrics {
+        Reading::Value(m) => m,
+        Reading::Unsupported => return,
+        Reading::Unknown(why) | Reading::Hung(why) => {
+            return sink.unknown("amd.throttle", "amdslow", Some(seen.device.clone()), why);
+        }
+    };
+    let key = |name: &str| format!("amd/{}/{name}", seen.gpu.pci);
+    let rise = |name: &str| c.counters.rise(&key(name), SLOWED_WINDOW);
+    #[allow(clippy::cast_precision_loss, reason = "a share needs no more than 53 bits")]
+    let share = |name: &str| {
+        let cycles = rise("cycles").filter(|n| *n > 0)?;
+        Some((rise(name)? as f64 / cycles as f64).min(1.0))
+    };
+    let shares = SLOWED_BY.iter().filter_map(|(name, heat, words)| Some((share(name)?, *heat, *words)));
+    let worst = shares.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(share, ..)| *share > SLOWED);
+    let now = metrics.slowed_by.as_ref().filter(|causes| !causes.is_empty());
+    let (status, text, evidence) = match (worst, now) {
+        (Some((share, heat, words)), _) => {
+            let long = c.counters.watched(&key("cycles"), SLOWED_WINDOW) >= SLOWED_WINDOW;
+            let fails = heat && long && share > SLOWED_BY_HEAT;
+            (
+                if fails { Status::Fail } else { Status::Warn },
+                format!("slowed by {words}"),
+                format!("gpu_metrics: {:.0} % of the last minutes slowed by {words}", share * 100.0),
+            )
+        }
+        (None, Some(causes)) => (
+            Status::Warn,
+            format!("slowed by {}", causes.join(", ")),
+            format!("gpu_metrics {}: slowed by {}", metrics.version, causes.join(", ")),
+        ),
+        (None, None) => return,
+    };
+    let mut f = seen.finding(sink, "amd.throttle", status, Action::Repair);
+    f.text = text;
+    f.evidence = evidence;
+    f.mend = "check cooling, power supplies and the power brake; see the BMC's event log".into();
+    if status == Status::Fail { sink.push_after(f, 1) } else { sink.push_quiet(f, 3) }
 }
 
 fn temperature(sink: &mut Sink<'_>, seen: &Seen<'_>) {

@@ -348,6 +348,10 @@ pub fn function_device(c: &Context<'_>, pci: &str) -> Option<Device> {
     if let Some(gpu) = device_at(c, pci) {
         return Some(gpu);
     }
+    let amd = c.facts.amd.value().map_or(&[][..], Vec::as_slice);
+    if let Some(at) = amd.iter().position(|g| same_slot(&g.pci, pci)) {
+        return Some(Device::gpu(u32::try_from(at).unwrap_or(0), &amd[at].pci));
+    }
     let with = |kind, name: &str| Device { kind, name: name.into(), index: None, pci: Some(pci.to_string()) };
     let at = |other: &Option<String>| other.as_deref().is_some_and(|o| same_slot(o, pci));
     if let Some((name, _)) = c.facts.ib.value().into_iter().flatten().find(|(_, p)| at(&p.pci)) {

@@ -3,13 +3,13 @@
 use super::fabric::function_device;
 use super::gpu::same_slot;
 use super::{Context, Sink, why_missing};
-use crate::facts::SeenEvent;
+use crate::facts::{Reading, SeenEvent};
 use crate::kernel_lines::{self, Keep, REPEAT_USEC, Row};
 use crate::verdict::{Action, Device, DeviceKind, Scope, Status};
 use crate::xid::{Drain, Severity};
 
 /// Checks that read nothing but the log.
-const LOG_ONLY: [&str; 3] = ["net.driver", "host.kernel", "host.oom"];
+const LOG_ONLY: [&str; 4] = ["net.driver", "host.kernel", "host.oom", "amd.kernel"];
 
 /// Whose a line is.
 enum Owner {
@@ -39,7 +39,12 @@ pub fn run(c: &Context<'_>, sink: &mut Sink<'_>) {
         },
     };
     for check in LOG_ONLY {
-        if sink.on(check) {
+        if !sink.on(check) {
+            continue;
+        }
+        if check == "amd.kernel" && c.facts.amd == Reading::Unsupported {
+            sink.done(check, Status::Unsupported, "no AMD GPU");
+        } else {
             sink.done(check, status, detail);
         }
     }
@@ -194,6 +199,10 @@ fn confirmed(c: &Context<'_>, seen: &SeenEvent, row: &Row) -> bool {
             let functions = node.functions.value();
             functions.is_some_and(|all| all.values().any(|f| f.above.iter().any(|b| same_slot(b, pci))))
         }),
+        "amd.kernel" => seen.event.pci.as_deref().is_some_and(|pci| {
+            let gpus = c.facts.amd.value().map_or(&[][..], Vec::as_slice);
+            gpus.iter().any(|g| same_slot(&g.pci, pci) && g.config_all_ones.value() == Some(&true))
+        }),
         "host.kernel" => lockups(c, seen, row) >= 2,
         _ => false,
     }
@@ -234,6 +243,13 @@ fn mend(check: &str, action: Action) -> &'static str {
         ("host.kernel", _) => "reboot the node; if it comes back, look at firmware and kernel",
         ("net.driver", Action::Repair) => "reseat cable, transceiver and card",
         ("net.driver", _) => "reboot the node; if it comes back, update the firmware or replace the card",
+        ("amd.kernel", Action::TellUser) => {
+            "usually an error in the program; if it comes back with others, test the GPU"
+        }
+        ("amd.kernel", Action::Repair) => "replace the GPU",
+        ("amd.kernel", _) => {
+            "reset the GPU or reboot the idle node; if it comes back, reseat or replace the GPU"
+        }
         ("gpu.aer", _) => "reboot the node; if it comes back, reseat the device",
         ("disk.nvme" | "disk.raid", _) => "replace the disk",
         ("fs.ro", _) => "check the file system and its disk, then reboot",

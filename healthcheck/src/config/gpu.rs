@@ -52,6 +52,9 @@ pub struct AmdProfile {
     /// They are one xGMI hive.
     #[serde(skip_serializing_if = "is_false")]
     pub xgmi: bool,
+    /// xGMI links of each that must be up, where the driver tells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub xgmi_links: Option<u32>,
 }
 
 impl AmdProfile {

@@ -30,6 +30,27 @@ pub struct AmdGpu {
     pub temperatures: BTreeMap<String, Temperature>,
     /// xGMI hive; unsupported without one.
     pub hive: Reading<String>,
+    /// What the firmware counts; unsupported where the driver's layout is not known.
+    pub metrics: Reading<AmdMetrics>,
+}
+
+/// What amdgpu's `gpu_metrics` tells of a GPU.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AmdMetrics {
+    /// Layout, `1.8`.
+    pub version: String,
+    /// What slows the GPU down now, of heat and outside brakes; none: it does not tell.
+    pub slowed_by: Option<Vec<String>>,
+    /// Time in cycles of the firmware since driver load; what `residencies` are a share of.
+    pub cycles: Option<u64>,
+    /// Cycles slowed down, by cause: `prochot` (an outside brake), `ppt` (the power cap), `socket_thm`, `vr_thm` and
+    /// `hbm_thm` (heat of the socket, its regulators, its memory).
+    pub residencies: BTreeMap<String, u64>,
+    /// xGMI links by number: up or not. Links that are not there are left out.
+    pub xgmi_links: BTreeMap<u32, bool>,
+    /// PCIe packets sent again since driver load.
+    pub pcie_replays: Option<u64>,
 }
 
 /// RAS errors of one block.

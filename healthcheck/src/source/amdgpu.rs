@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::{answer, pci, read_number, read_trimmed};
-use crate::facts::{AmdGpu, BadPages, RasCount, Reading, Temperature};
+use super::{answer, gpu_metrics, pci, read_number, read_trimmed};
+use crate::facts::{AmdGpu, AmdMetrics, BadPages, RasCount, Reading, Temperature};
 
 /// PCI vendor id of AMD.
 const AMD: &str = "0x1002";
@@ -60,6 +60,17 @@ fn gpu(dir: &Path, pci: String) -> AmdGpu {
         temperatures: temperatures(&dir.join("hwmon")),
         hive: read_trimmed(&dir.join("xgmi_hive_info/xgmi_hive_id"))
             .map_or(Reading::Unsupported, Reading::Value),
+        metrics: metrics(&dir.join("gpu_metrics")),
+    }
+}
+
+fn metrics(path: &Path) -> Reading<AmdMetrics> {
+    match std::fs::read(path) {
+        Ok(bytes) => gpu_metrics::parse(&bytes),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Reading::Unsupported,
+        // The driver's answer where the firmware has none.
+        Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Reading::Unsupported,
+        Err(e) => Reading::Unknown(format!("{} cannot be read: {e}", path.display())),
     }
 }
 

@@ -10,6 +10,7 @@ mod cuda;
 mod dcgmi;
 pub mod disks;
 pub mod functions;
+pub mod gpu_metrics;
 mod gpu_node;
 pub mod host;
 pub mod infiniband;
@@ -319,6 +320,12 @@ fn counters(facts: &Facts) -> BTreeMap<String, u64> {
     for gpu in facts.amd.value().into_iter().flatten() {
         if let Some(ras) = gpu.ras.value() {
             all.insert(format!("amd/{}/ras_ce", gpu.pci), ras.values().map(|n| n.ce).sum());
+            all.insert(format!("amd/{}/ras_ue", gpu.pci), ras.values().map(|n| n.ue).sum());
+        }
+        if let Some(m) = gpu.metrics.value() {
+            let of = |name: &str| format!("amd/{}/{name}", gpu.pci);
+            all.extend(m.cycles.map(|n| (of("cycles"), n)));
+            all.extend(m.residencies.iter().map(|(cause, n)| (of(cause), *n)));
         }
     }
     all
