@@ -7,6 +7,21 @@ use std::path::{Path, PathBuf};
 /// How deep `Include` and `include` may nest before we stop: a file that includes itself ends here.
 const MAX_DEPTH: usize = 8;
 
+/// Slurm's usual place; only where the configuration names that one is a configless copy ours to use.
+const USUAL: &str = "/etc/slurm/slurm.conf";
+/// Where slurmd of a configless cluster keeps its copy.
+const CONFIGLESS: &str = "/run/slurm/conf/slurm.conf";
+
+/// The file to use for `conf` of the configuration: itself, or on a configless node slurmd's copy; none: neither is there.
+#[must_use]
+pub fn in_use(conf: &Path) -> Option<PathBuf> {
+    if conf.exists() {
+        return Some(conf.to_path_buf());
+    }
+    let copy = Path::new(CONFIGLESS);
+    (conf == Path::new(USUAL) && copy.exists()).then(|| copy.to_path_buf())
+}
+
 /// A configuration file that cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("{path} cannot be read: {source}")]

@@ -36,6 +36,16 @@ const CONTROL_MAJOR: u32 = 3501;
 const DIR_MAX: usize = 80;
 /// Name of a node's resident health check, before the node's.
 const WATCH: &str = "watch-";
+/// Starts a slurmd without slurm.conf. It has a /run of its own, as a node has: there it links its copy of the
+/// configuration, and before it has one it looks for munge at the usual place.
+const CONFIGLESS: &str = "set -e
+socket=$1; shift
+mount -t tmpfs -o mode=755 tmpfs /run
+[ ! -d /etc/slurm ] || mount -t tmpfs -o mode=755 tmpfs /etc/slurm
+mkdir /run/munge
+: >/run/munge/munge.socket.2
+mount --bind \"$socket\" /run/munge/munge.socket.2
+exec \"$@\"";
 /// Lines of a log shown when its daemon failed.
 const TAIL_LINES: usize = 20;
 
@@ -316,9 +326,21 @@ impl Cluster {
                 c
             }
             _ => {
-                let mut c = program("slurmd")?;
-                c.args(["-D", "-N", name.strip_prefix("slurmd-").unwrap_or(name)]);
-                c
+                let slurmd = program("slurmd")?;
+                let node = name.strip_prefix("slurmd-").unwrap_or(name);
+                if state.options.configless {
+                    let mut c = program("unshare")?;
+                    c.args(["-m", "--propagation", "private", "sh", "-c", CONFIGLESS, "sh"])
+                        .arg(layout.munge_socket())
+                        .arg(slurmd.get_program())
+                        .args(["-D", "-N", node, "--conf-server"])
+                        .arg(format!("127.0.0.1:{}", state.ports[0]));
+                    c
+                } else {
+                    let mut c = slurmd;
+                    c.args(["-D", "-N", node]);
+                    c
+                }
             }
         };
         command
@@ -328,6 +350,9 @@ impl Cluster {
             .env(MARKER, self.marker(state));
         if let Some(node) = name.strip_prefix(WATCH) {
             command.env("SLURMD_NODENAME", node);
+        }
+        if state.options.configless && name.starts_with("slurmd-") {
+            command.env_remove("SLURM_CONF");
         }
         let cgroups = state.cgroups.then(|| ClusterCgroups::of(&state.id));
         // Slurm's daemons also write a log of their own; what comes here is what they say before it is open.

@@ -66,6 +66,9 @@ enum Action {
         /// Run clustermax-healthcheck watch on every node, as the daemons watch-NODE.
         #[arg(long, conflicts_with = "plain")]
         watch: bool,
+        /// Give slurmd no slurm.conf: it fetches slurmctld's, as in a configless cluster.
+        #[arg(long, conflicts_with_all = ["watch", "plain"])]
+        configless: bool,
         /// Slurm alone: Prolog and Epilog are /bin/true, no HealthCheckProgram, no plug-in.
         #[arg(long)]
         plain: bool,
@@ -157,6 +160,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
             enforcement,
             health_interval,
             watch,
+            configless,
             plain,
             no_cgroups,
             message_timeout,
@@ -175,6 +179,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
                 },
                 health_interval,
                 watch,
+                configless,
                 plain,
                 no_cgroups,
                 message_timeout,

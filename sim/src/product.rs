@@ -259,7 +259,12 @@ fn clustermax_toml(
         },
         metrics: Metrics { textfile: node.run().join("clustermax.prom") },
         slurm: SlurmPaths {
-            conf: layout.slurm_conf(),
+            // A configless node has none there, and a copy in /run/slurm/conf.
+            conf: if state.options.configless {
+                PathBuf::from("/etc/slurm/slurm.conf")
+            } else {
+                layout.slurm_conf()
+            },
             scontrol: match state.slurm_root()? {
                 Some(root) => root.program("scontrol")?,
                 None => slurm::program("scontrol")?,

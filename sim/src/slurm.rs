@@ -110,9 +110,14 @@ pub fn slurm_conf(state: &State, layout: &Layout, host: &Host) -> String {
     } else {
         format!(
             "Prolog={etc}/prolog\nEpilog={etc}/epilog\n\
-             HealthCheckProgram={etc}/healthcheckprogram\nHealthCheckInterval={}\nHealthCheckNodeState=ANY\n\
-             PlugStackConfig={etc}/plugstack.conf\n",
-            o.health_interval
+             HealthCheckProgram={etc}/healthcheckprogram\nHealthCheckInterval={}\nHealthCheckNodeState=ANY\n{}",
+            o.health_interval,
+            if o.configless {
+                // plugstack.conf beside slurm.conf travels with it.
+                "SlurmctldParameters=enable_configless\n".to_owned()
+            } else {
+                format!("PlugStackConfig={etc}/plugstack.conf\n")
+            }
         )
     };
     let mut text = format!(

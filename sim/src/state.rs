@@ -160,6 +160,9 @@ pub struct Options {
     /// `clustermax-healthcheck watch` runs on every node.
     #[serde(default)]
     pub watch: bool,
+    /// The slurmds have no slurm.conf: they fetch it from slurmctld.
+    #[serde(default)]
+    pub configless: bool,
     /// Slurm alone: Prolog and Epilog are `/bin/true`, no HealthCheckProgram, no plug-in.
     pub plain: bool,
     /// Do without cgroups even where the machine has them.
@@ -420,6 +423,7 @@ pub(crate) mod tests {
             enforcement: "enforce".to_owned(),
             health_interval: 5,
             watch: false,
+            configless: false,
             plain: false,
             no_cgroups: false,
             message_timeout: 10,
