@@ -89,7 +89,7 @@ fn peak() -> u64 {
     line.split_whitespace().next().and_then(|text| text.parse::<u64>().ok()).unwrap_or(0) / 1024
 }
 
-/// A run whose records are all distinct, each with evidence in its node's raw file. Returns the bytes of records.jsonl.
+/// A run whose records are all distinct, of nodes of eight H100, each with evidence in its node's raw file. Returns the bytes of records.jsonl.
 fn write(folder: &Path, nodes: usize) -> u64 {
     let names: Vec<String> = (0..nodes).map(|node| format!("\"node{node:04}\"")).collect();
     fs::write(
@@ -109,16 +109,29 @@ fn write(folder: &Path, nodes: usize) -> u64 {
     for node in 0..nodes {
         fs::write(folder.join(format!("raw/gemm/node{node:04}.json")), &raw).unwrap();
         for row in 0..PER_NODE {
-            let (gpu, shape) = (row % 8, 1024 + 64 * (row / 8));
+            // What the judge needs to know of a node's GPUs, then matrix multiplications of many shapes.
+            let (stage, metric, value, unit, params, subject) = match row {
+                0 => ("inventory", "gpu_count", 8, "", String::new(), String::new()),
+                1..=8 => {
+                    let params = "\"model\":\"NVIDIA H100 80GB HBM3\"".to_owned();
+                    ("inventory", "gpu_info", 1, "", params, format!(",\"gpu\":{}", row - 1))
+                }
+                _ => {
+                    let (gpu, shape) = (row % 8, 1024 + 64 * (row / 8));
+                    let params = format!(
+                        "\"dtype\":\"bf16\",\"m\":{shape},\"n\":{shape},\"k\":{shape},\"stat\":\"best\",\"device\":\"gpu\""
+                    );
+                    ("gemm", "gemm", 700 + row % 64, "TFLOP/s", params, format!(",\"gpu\":{gpu}"))
+                }
+            };
             writeln!(
                 out,
-                "{{\"schema\":\"clustermax-record/1\",\"run\":\"20261130T205000Z-bench\",\"cluster\":\"bench\",\"stage\":\"gemm\",\"metric\":\"gemm\",\
-                 \"value\":{},\"unit\":\"TFLOP/s\",\"state\":\"measured\",\"params\":{{\"dtype\":\"bf16\",\"m\":{shape},\"n\":{shape},\"k\":{shape},\
-                 \"stat\":\"best\",\"device\":\"gpu\"}},\"subject\":{{\"node\":\"node{node:04}\",\"gpu\":{gpu}}},\"provenance\":\"measured\",\
+                "{{\"schema\":\"clustermax-record/1\",\"run\":\"20261130T205000Z-bench\",\"cluster\":\"bench\",\"stage\":\"{stage}\",\"metric\":\"{metric}\",\
+                 \"value\":{value},\"unit\":\"{unit}\",\"state\":\"measured\",\"params\":{{{params}}},\"subject\":{{\"node\":\"node{node:04}\"{subject}}},\
+                 \"provenance\":\"measured\",\
                  \"evidence\":{{\"file\":\"raw/gemm/node{node:04}.json\",\"sha256\":\"{sha256}\",\"pointer\":\"/rows/{row}\"}},\
                  \"tool\":\"torch 2.9.0 matmul\",\"command\":\"python3 gemm.py --dtype bf16 --shapes square --seconds 2\",\"job\":\"123456\",\
-                 \"started\":\"2026-11-30T20:50:00Z\",\"seconds\":2.0}}",
-                700 + row % 64
+                 \"started\":\"2026-11-30T20:50:00Z\",\"seconds\":2.0}}"
             )
             .unwrap();
         }

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::load::{Entry, Key, Loaded, number, params_text};
+use crate::load::{Entry, Key, Loaded, Name, number, params_text};
 use crate::methodology::{Combine, Criterion, Measure, Methodology, Per, Pick, Reference, Rule, Span};
 use crate::record::{State, Subject};
 use crate::run::Hardware;
@@ -67,7 +67,7 @@ pub struct Observed {
     /// Its score.
     pub score: Micro,
     /// Index into [`Loaded::files`] and pointer.
-    pub evidence: Option<(usize, Option<String>)>,
+    pub evidence: Option<(usize, Option<Name>)>,
 }
 
 /// A criterion's state with its grounds.
@@ -457,7 +457,7 @@ impl<'a> Evidence<'a> {
             .references
             .iter()
             .find(|reference| {
-                reference.metric == key.metric
+                key.metric == reference.metric
                     && reference.gpus.iter().any(|gpu| gpu == model)
                     && reference.params.iter().all(|(param, value)| key.params.get(param) == Some(value))
                     && fits(reference.nodes, "nodes")
@@ -473,8 +473,8 @@ impl<'a> Evidence<'a> {
 /// Why an entry has no believed value.
 fn why(key: &Key, entry: &Entry) -> String {
     let reason = match (&entry.flaw, &entry.detail) {
-        (Some(flaw), _) => flaw.as_str(),
-        (None, Some(detail)) => detail.as_str(),
+        (Some(flaw), _) => &**flaw,
+        (None, Some(detail)) => &**detail,
         (None, None) => "no reason given",
     };
     format!("{}: {reason}", key.metric)
@@ -482,18 +482,18 @@ fn why(key: &Key, entry: &Entry) -> String {
 
 /// The reason of the closed list that `detail` starts with, when the criterion accepts it.
 fn allowed(criterion: &Criterion, entry: &Entry) -> Option<String> {
-    let detail = entry.detail.as_deref()?;
+    let detail: &str = entry.detail.as_deref()?;
     let reason = detail.split(':').next().unwrap_or(detail).trim();
     criterion.na.iter().any(|accepted| accepted == reason).then(|| reason.to_owned())
 }
 
 fn observed(key: &Key, entry: &Entry, value: f64, score: Micro) -> Observed {
     Observed {
-        metric: key.metric.clone(),
-        subject: key.subject.clone(),
+        metric: key.metric.to_string(),
+        subject: (*key.subject).clone(),
         params: params_text(&key.params),
         value,
-        unit: entry.unit.clone(),
+        unit: entry.unit.to_string(),
         score,
         evidence: entry.evidence.clone(),
     }
@@ -629,6 +629,8 @@ fn named(texts: &[String], between: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -658,7 +660,7 @@ mod tests {
         fn new(hardware: Hardware) -> Self {
             let loaded = Loaded {
                 run: run(hardware),
-                entries: BTreeMap::new(),
+                entries: crate::load::Entries::default(),
                 files: Vec::new(),
                 digest: String::new(),
                 run_digest: String::new(),
@@ -679,19 +681,20 @@ mod tests {
                 subject.split_once('/').map_or((subject, None), |(node, gpu)| (node, gpu.parse().ok()));
             let subject = Subject { node: (!node.is_empty()).then(|| node.to_owned()), gpu, port: None };
             let params = params.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
-            let key = Key { stage: "s".to_owned(), metric: metric.to_owned(), params, subject };
+            let (params, subject) = (Arc::new(params), Arc::new(subject));
+            let key = Key { stage: Name::from("s"), metric: Name::from(metric), params, subject };
             let (value, state, detail) = match value {
                 Ok(value) => (Some(value), State::Measured, None),
                 Err((state, detail)) => (None, state, Some(detail.to_owned())),
             };
             let entry = Entry::new(value, state, Provenance::Measured, detail);
-            self.loaded.entries.insert(key, entry);
+            self.loaded.entries.replace(key, entry);
         }
 
         fn doubt(&mut self, metric: &str) {
-            for (key, entry) in &mut self.loaded.entries {
+            for (key, entry) in self.loaded.entries.iter_mut() {
                 if key.metric == metric {
-                    entry.flaw = Some("its evidence is missing".to_owned());
+                    entry.flaw = Some("its evidence is missing".into());
                 }
             }
         }

@@ -11,6 +11,7 @@ pub mod audit;
 pub mod bundle;
 pub mod collect;
 pub mod diff;
+pub mod entries;
 pub mod evidence;
 pub mod explain;
 pub mod inject;

@@ -1,71 +1,24 @@
 //! Records of a results folder into memory, each value believed or not, and its evidence verified.
 
-use std::collections::{BTreeMap, BTreeSet, btree_map};
-use std::fs::{self, File};
-use std::io::{self, Read};
+mod verify;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs;
+use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
 use crate::collect::{Marker, STAGE_SCHEMA};
+use crate::entries::Gatherer;
+pub use crate::entries::{Entries, Entry, Key, Name};
 use crate::evidence::{self, Statements};
 use crate::methodology::{Ceiling, Methodology, hex};
-use crate::record::{self, Evidence, Provenance, Reader, Record, Scalar, State, Subject};
+use crate::record::line::Line;
+use crate::record::{self, Provenance, Reader, Scalar, State, Subject, Taken};
 use crate::run::{self, Folder, Hardware, Run};
-
-/// What tells one record from another. The order is that of reports.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Key {
-    /// Stage.
-    pub stage: String,
-    /// Metric.
-    pub metric: String,
-    /// Params, whole numbers canonical.
-    pub params: BTreeMap<String, Scalar>,
-    /// Subject.
-    pub subject: Subject,
-}
-
-/// A record without its key.
-#[derive(Debug, Clone)]
-pub struct Entry {
-    /// The value as recorded.
-    pub value: Option<f64>,
-    /// Its unit.
-    pub unit: String,
-    /// The state as recorded.
-    pub state: State,
-    /// How it is known.
-    pub provenance: Provenance,
-    /// Index into [`Loaded::files`] and the pointer in that file.
-    pub evidence: Option<(usize, Option<String>)>,
-    /// As recorded.
-    pub detail: Option<String>,
-    /// Why the value is not believed.
-    pub flaw: Option<String>,
-    line: u64,
-}
-
-impl Entry {
-    /// An entry without evidence, for tests of the rules.
-    #[cfg(test)]
-    pub(crate) fn new(
-        value: Option<f64>,
-        state: State,
-        provenance: Provenance,
-        detail: Option<String>,
-    ) -> Self {
-        Self { value, unit: String::new(), state, provenance, evidence: None, detail, flaw: None, line: 0 }
-    }
-
-    /// The value, when it is measured and nothing is wrong with it.
-    pub fn believed(&self) -> Option<f64> {
-        match (self.state, &self.flaw) {
-            (State::Measured, None) => self.value,
-            _ => None,
-        }
-    }
-}
+pub(crate) use verify::sha256_file;
 
 /// A raw file that records point to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,10 +39,10 @@ pub struct Loaded {
     /// `run.json`
     pub run: Run,
     /// Records by key.
-    pub entries: BTreeMap<Key, Entry>,
+    pub entries: Entries,
     /// Raw files, by name and digest.
     pub files: Vec<RawFile>,
-    /// Sum of the SHA-256 of all records modulo 2^256: the order of records does not change it.
+    /// Sum of the SHA-256 of all lines modulo 2^256: the order of records does not change it.
     pub digest: String,
     /// SHA-256 of `run.json`.
     pub run_digest: String,
@@ -171,60 +124,121 @@ pub fn load(path: &Path, methodology: &Methodology) -> Result<Loaded, Error> {
     let folder = Folder::open(path)?;
     let records = folder.records();
     let shown = records.display().to_string();
+    let run_digest = sha256_file(&path.join("run.json")).map_err(|source| run::Error::Io {
+        action: "read",
+        path: path.join("run.json"),
+        source,
+    })?;
+    let mut intake = Intake::new(methodology);
+    Reader::open(&records, Some(&folder.run.run))?
+        .each(|line, bytes, record| intake.take(line, bytes, &record, &shown))?;
+    let Intake { sum, files, mut places, gatherer, .. } = intake;
     let mut loaded = Loaded {
-        run_digest: sha256_file(&path.join("run.json")).map_err(|source| run::Error::Io {
-            action: "read",
-            path: path.join("run.json"),
-            source,
-        })?,
         run: folder.run,
-        entries: BTreeMap::new(),
+        entries: gatherer.finish(),
         files: Vec::new(),
-        digest: String::new(),
+        digest: hex(&sum),
+        run_digest,
         statements: None,
     };
-    let mut sum = [0_u8; 32];
-    let mut files: BTreeMap<(String, String), usize> = BTreeMap::new();
-    for item in Reader::open(&records, Some(&loaded.run.run))? {
-        let (line, record) = item?;
-        add(&mut sum, &line_digest(&record));
-        let (key, entry) = split(line, record, methodology, &mut files, &mut loaded.files);
-        match loaded.entries.entry(key) {
-            btree_map::Entry::Vacant(place) => {
-                place.insert(entry);
-            }
-            btree_map::Entry::Occupied(place) => {
-                let key = place.key();
-                return Err(Error::Duplicate {
-                    path: shown,
-                    first: place.get().line,
-                    second: line,
-                    what: format!("{} ({}{})", key.metric, key.subject, params_text(&key.params)),
-                    stage: key.stage.clone(),
-                });
-            }
-        }
-    }
     if loaded.entries.is_empty() {
         return Err(Error::NoRecords(shown));
     }
     manifests(path, &loaded)?;
-    loaded.digest = hex(&sum);
     // The order of first appearance must not show in the output.
-    let order: Vec<usize> = files.into_values().collect();
-    let mut place = vec![0; order.len()];
-    for (new, old) in order.iter().enumerate() {
+    places.sort_unstable_by(|a, b| files[*a].cmp(&files[*b]));
+    let mut place = vec![0; places.len()];
+    for (new, old) in places.iter().enumerate() {
         place[*old] = new;
     }
-    loaded.files = order.iter().map(|old| loaded.files[*old].clone()).collect();
-    for entry in loaded.entries.values_mut() {
+    loaded.files = places
+        .iter()
+        .map(|old| {
+            let (file, sha256) = &files[*old];
+            RawFile { file: file.to_string(), sha256: sha256.clone(), problem: None, outside: false }
+        })
+        .collect();
+    for (_, entry) in loaded.entries.iter_mut() {
         if let Some((file, _)) = &mut entry.evidence {
             *file = place[*file];
         }
     }
-    verify(path, &mut loaded);
+    verify::verify(path, &mut loaded);
     apply_ceilings(&mut loaded, methodology);
     Ok(loaded)
+}
+
+/// What gathers while records.jsonl is read.
+struct Intake<'a> {
+    methodology: &'a Methodology,
+    sum: [u8; 32],
+    gatherer: Gatherer,
+    /// Raw files by name and digest, in the order of first appearance.
+    files: Vec<(Name, String)>,
+    /// 0, 1, 2 ...: one for each of `files`.
+    places: Vec<usize>,
+    numbers: HashMap<(Name, String), usize>,
+    /// Number of the raw file of the record before: mostly the next one's too.
+    last: usize,
+}
+
+impl<'a> Intake<'a> {
+    fn new(methodology: &'a Methodology) -> Self {
+        Self {
+            methodology,
+            sum: [0; 32],
+            gatherer: Gatherer::new(),
+            files: Vec::new(),
+            places: Vec::new(),
+            numbers: HashMap::new(),
+            last: 0,
+        }
+    }
+
+    fn take(&mut self, line: u64, bytes: &[u8], record: &Line<'_>, path: &str) -> Result<(), Taken<Error>> {
+        let gatherer = &mut self.gatherer;
+        let params = gatherer.params(record.params.0).map_err(|_| Taken::NotARecord)?;
+        let subject = gatherer.subject(record.subject.0).map_err(|_| Taken::NotARecord)?;
+        add(&mut self.sum, &Sha256::digest(bytes).into());
+        let evidence = record.evidence.as_ref().map(|one| {
+            let pointer = one.pointer.as_ref().map(|pointer| self.gatherer.name(pointer));
+            (self.file(&one.file, &one.sha256), pointer)
+        });
+        let gatherer = &mut self.gatherer;
+        let key = [gatherer.number(&record.stage), gatherer.number(&record.metric), params, subject];
+        let entry = Entry {
+            value: record.value,
+            unit: gatherer.name(&record.unit),
+            state: record.state,
+            provenance: record.provenance,
+            evidence,
+            detail: record.detail.as_ref().map(|detail| gatherer.name(detail)),
+            flaw: disbelief(record, self.methodology).map(String::into_boxed_str),
+            line,
+        };
+        gatherer.put(key, entry).map_err(|(key, first)| {
+            Taken::Other(Error::Duplicate {
+                path: path.to_owned(),
+                first,
+                second: line,
+                what: format!("{} ({}{})", key.metric, key.subject, params_text(&key.params)),
+                stage: key.stage.to_string(),
+            })
+        })
+    }
+
+    fn file(&mut self, file: &str, sha256: &str) -> usize {
+        if self.files.get(self.last).is_some_and(|(name, known)| *name == *file && known == sha256) {
+            return self.last;
+        }
+        let key = (self.gatherer.name(file), sha256.to_ascii_lowercase());
+        self.last = *self.numbers.entry(key.clone()).or_insert_with(|| {
+            self.places.push(self.files.len());
+            self.files.push(key);
+            self.files.len() - 1
+        });
+        self.last
+    }
 }
 
 /// Every record that a stage's manifest (`stages/STAGE.json`) names must be there: a rating cannot be lifted by
@@ -241,8 +255,8 @@ fn manifests(path: &Path, loaded: &Loaded) -> Result<(), Error> {
         Err(source) => return Err(run::Error::Io { action: "read", path: folder, source }.into()),
     };
     let mut found: BTreeMap<(&str, &str), usize> = BTreeMap::new();
-    for key in loaded.entries.keys() {
-        *found.entry((&key.stage, &key.metric)).or_default() += 1;
+    for run in loaded.entries.runs() {
+        found.insert((&run[0].0.stage, &run[0].0.metric), run.len());
     }
     for stage in names {
         let file = folder.join(format!("{stage}.json"));
@@ -303,23 +317,23 @@ pub fn load_with(path: &Path, methodology: &Methodology, file: Option<&Path>) ->
             params.insert("valid_to".to_owned(), Scalar::from(valid_to.to_string()));
         }
         let key = Key {
-            stage: "evidence".to_owned(),
-            metric: "claim".to_owned(),
-            params,
-            subject: Subject::default(),
+            stage: Name::from("evidence"),
+            metric: Name::from("claim"),
+            params: Arc::new(params),
+            subject: Arc::new(Subject::default()),
         };
         let entry = Entry {
             value: one.flaw.is_none().then_some(if one.met { 1.0 } else { 0.0 }),
-            unit: String::new(),
+            unit: Name::from(""),
             state: if one.flaw.is_none() { State::Measured } else { State::Unknown },
             provenance: Provenance::Declared,
-            evidence: Some((index, Some(one.pointer()))),
-            detail: one.flaw.as_ref().map(|flaw| format!("{}: {flaw}", one.name())),
+            evidence: Some((index, Some(Name::from(one.pointer().as_str())))),
+            detail: one.flaw.as_ref().map(|flaw| Name::from(format!("{}: {flaw}", one.name()).as_str())),
             flaw: None,
             line: 0,
         };
         // A record of a stage and the file may state the same; the record stands, they cannot both be shown.
-        loaded.entries.entry(key).or_insert(entry);
+        loaded.entries.insert(key, entry);
     }
     loaded.statements = Some(statements);
     Ok(loaded)
@@ -336,12 +350,15 @@ fn apply_ceilings(loaded: &mut Loaded, methodology: &Methodology) {
         .filter(|(key, entry)| key.metric == "gpu_info" && entry.believed().is_some())
         .filter_map(|(key, _)| Some(key.params.get("model")?.to_string()))
         .collect();
-    for (key, entry) in &mut loaded.entries {
-        let Some(value) = entry.believed() else { continue };
+    let mut of: BTreeMap<&str, Vec<&Ceiling>> = BTreeMap::new();
+    for ceiling in &methodology.ceilings {
+        of.entry(&ceiling.metric).or_default().push(ceiling);
+    }
+    for (key, entry) in loaded.entries.iter_mut() {
+        let (Some(value), Some(ceilings)) = (entry.believed(), of.get(&*key.metric)) else { continue };
         let row = |model: &String| {
-            methodology.ceilings.iter().find(|ceiling| {
-                ceiling.metric == key.metric
-                    && ceiling.gpus.contains(model)
+            ceilings.iter().copied().find(|ceiling| {
+                ceiling.gpus.contains(model)
                     && ceiling.params.iter().all(|(param, value)| key.params.get(param) == Some(value))
             })
         };
@@ -350,21 +367,18 @@ fn apply_ceilings(loaded: &mut Loaded, methodology: &Methodology) {
         if let Some(ceiling) = highest
             && value > ceiling.ceiling
         {
-            entry.flaw = Some(format!(
-                "{} {} is impossible, the ceiling is {} ({})",
-                number(value),
-                ceiling.unit,
-                number(ceiling.ceiling),
-                ceiling.basis
-            ));
+            entry.flaw = Some(
+                format!(
+                    "{} {} is impossible, the ceiling is {} ({})",
+                    number(value),
+                    ceiling.unit,
+                    number(ceiling.ceiling),
+                    ceiling.basis
+                )
+                .into_boxed_str(),
+            );
         }
     }
-}
-
-fn line_digest(record: &Record) -> [u8; 32] {
-    // A record that was read can be written; an empty line would only weaken the digest.
-    let bytes = serde_json::to_vec(record).unwrap_or_default();
-    Sha256::digest(&bytes).into()
 }
 
 fn add(sum: &mut [u8; 32], term: &[u8; 32]) {
@@ -376,41 +390,10 @@ fn add(sum: &mut [u8; 32], term: &[u8; 32]) {
     }
 }
 
-fn split(
-    line: u64,
-    record: Record,
-    methodology: &Methodology,
-    index: &mut BTreeMap<(String, String), usize>,
-    files: &mut Vec<RawFile>,
-) -> (Key, Entry) {
-    let flaw = disbelief(&record, methodology);
-    let evidence = record.evidence.map(|Evidence { file, sha256, pointer }| {
-        let sha256 = sha256.to_ascii_lowercase();
-        let place = *index.entry((file.clone(), sha256.clone())).or_insert_with(|| {
-            files.push(RawFile { file, sha256, problem: None, outside: false });
-            files.len() - 1
-        });
-        (place, pointer)
-    });
-    let params = record.params.into_iter().map(|(key, value)| (key, value.canonical())).collect();
-    let key = Key { stage: record.stage, metric: record.metric, params, subject: record.subject };
-    let entry = Entry {
-        value: record.value,
-        unit: record.unit,
-        state: record.state,
-        provenance: record.provenance,
-        evidence,
-        detail: record.detail,
-        flaw,
-        line,
-    };
-    (key, entry)
-}
-
 /// Why a value cannot be believed: an unknown metric, another unit, out of the possible range, or merely declared.
-fn disbelief(record: &Record, methodology: &Methodology) -> Option<String> {
+fn disbelief(record: &Line<'_>, methodology: &Methodology) -> Option<String> {
     let value = record.value?;
-    let Some(metric) = methodology.metrics.get(&record.metric) else {
+    let Some(metric) = methodology.metrics.get(&*record.metric) else {
         let nearest = methodology
             .metrics
             .keys()
@@ -419,13 +402,13 @@ fn disbelief(record: &Record, methodology: &Methodology) -> Option<String> {
             .filter(|(likeness, _)| *likeness > 0.85);
         return Some(match nearest {
             Some((_, name)) => {
-                format!("metric {} is not in metrics.tsv (did you mean {name}?)", record.metric)
+                format!("metric {} is not in metrics.tsv (did you mean {name}?)", &*record.metric)
             }
-            None => format!("metric {} is not in metrics.tsv", record.metric),
+            None => format!("metric {} is not in metrics.tsv", &*record.metric),
         });
     };
-    if record.unit != metric.unit {
-        return Some(format!("unit is {:?} instead of {:?}", record.unit, metric.unit));
+    if *record.unit != *metric.unit {
+        return Some(format!("unit is {:?} instead of {:?}", &*record.unit, metric.unit));
     }
     if value < metric.min || value > metric.max {
         return Some(format!(
@@ -437,7 +420,7 @@ fn disbelief(record: &Record, methodology: &Methodology) -> Option<String> {
             number(metric.max)
         ));
     }
-    if record.provenance == Provenance::Declared && record.metric != "claim" {
+    if record.provenance == Provenance::Declared && *record.metric != *"claim" {
         return Some("it is only declared, although a program can measure it".to_owned());
     }
     None
@@ -465,103 +448,4 @@ pub fn number(value: f64) -> String {
     }
     let text = text.trim_end_matches('0').trim_end_matches('.');
     if text == "0" || text == "-0" { format!("{value:.2e}") } else { text.to_owned() }
-}
-
-/// SHA-256 of a file, in hex.
-pub(crate) fn sha256_file(path: &Path) -> io::Result<String> {
-    let mut file = File::open(path)?;
-    let mut hash = Sha256::new();
-    let mut buffer = vec![0; 1 << 16];
-    loop {
-        let length = file.read(&mut buffer)?;
-        if length == 0 {
-            return Ok(hex(&hash.finalize()));
-        }
-        hash.update(&buffer[..length]);
-    }
-}
-
-/// Larger raw files are checked by digest only.
-const POINTER_LIMIT: u64 = 32 << 20;
-
-/// Compares each raw file with its digest and looks up every pointer into it.
-fn verify(folder: &Path, loaded: &mut Loaded) {
-    let mut pointers: BTreeMap<usize, Vec<&mut Entry>> = BTreeMap::new();
-    for entry in loaded.entries.values_mut() {
-        if let Some((file, _)) = entry.evidence {
-            pointers.entry(file).or_default().push(entry);
-        }
-    }
-    for (index, entries) in pointers {
-        let raw = &mut loaded.files[index];
-        raw.problem = file_problem(folder, raw);
-        if let Some(problem) = &raw.problem {
-            for entry in entries {
-                entry.flaw.get_or_insert_with(|| format!("its evidence {} {problem}", raw.file));
-            }
-            continue;
-        }
-        let text = Text::read(&folder.join(&raw.file), &raw.file);
-        for entry in entries {
-            let missing = match &entry.evidence {
-                Some((_, Some(pointer))) => !text.has(pointer),
-                _ => false,
-            };
-            if missing {
-                let pointer =
-                    entry.evidence.as_ref().and_then(|(_, pointer)| pointer.clone()).unwrap_or_default();
-                entry.flaw.get_or_insert_with(|| format!("its evidence {} has no {pointer}", raw.file));
-            }
-        }
-    }
-}
-
-fn file_problem(folder: &Path, raw: &RawFile) -> Option<String> {
-    let path = folder.join(&raw.file);
-    match fs::symlink_metadata(&path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Some("is missing".to_owned()),
-        Err(error) => return Some(format!("cannot be read: {error}")),
-        Ok(data) if !data.is_file() => return Some("is not a regular file".to_owned()),
-        Ok(_) => {}
-    }
-    match sha256_file(&path) {
-        Err(error) => Some(format!("cannot be read: {error}")),
-        Ok(found) if found != raw.sha256 => Some(format!(
-            "has changed: its sha256 is {}..., recorded is {}...",
-            &found[..12],
-            &raw.sha256[..12]
-        )),
-        Ok(_) => None,
-    }
-}
-
-enum Text {
-    Json(serde_json::Value),
-    Lines(usize),
-    Unchecked,
-}
-
-impl Text {
-    fn read(path: &Path, name: &str) -> Self {
-        let small = fs::metadata(path).is_ok_and(|data| data.len() <= POINTER_LIMIT);
-        let Some(bytes) = small.then(|| fs::read(path).ok()).flatten() else {
-            return Self::Unchecked;
-        };
-        if name.ends_with(".json") {
-            return serde_json::from_slice(&bytes).map_or(Self::Unchecked, Self::Json);
-        }
-        Self::Lines(bytes.split_inclusive(|byte| *byte == b'\n').count())
-    }
-
-    fn has(&self, pointer: &str) -> bool {
-        match self {
-            Self::Json(value) if pointer.starts_with('/') => value.pointer(pointer).is_some(),
-            Self::Lines(lines) => match pointer.strip_prefix("line:").map(str::parse::<usize>) {
-                Some(Ok(line)) => line >= 1 && line <= *lines,
-                Some(Err(_)) => false,
-                None => true,
-            },
-            _ => true,
-        }
-    }
 }

@@ -195,7 +195,7 @@ pub fn weighed(methodology: &Methodology, verdicts: &[Verdict], weights: &Weight
 pub fn rate(methodology: &Methodology, loaded: &Loaded, verdicts: &[Verdict]) -> Rating {
     let Weighed { bounds, measured_lower, categories, gates, estimate } =
         weighed(methodology, verdicts, &Weights::of(methodology));
-    let synthetic = loaded.entries.values().any(|entry| entry.provenance == Provenance::Synthetic);
+    let synthetic = loaded.entries.iter().any(|(_, entry)| entry.provenance == Provenance::Synthetic);
     let not_rated = methodology
         .rules
         .not_rated

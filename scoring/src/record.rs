@@ -6,10 +6,17 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 use std::fs::{self, File, OpenOptions};
+use std::hash::{Hash, Hasher};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+
+pub(crate) mod line;
+#[cfg(test)]
+mod tests;
+
+use line::Line;
 
 /// The schema that this release writes and reads.
 pub const SCHEMA: &str = "clustermax-record/1";
@@ -200,6 +207,18 @@ impl PartialEq for Scalar {
 
 impl Eq for Scalar {}
 
+impl Hash for Scalar {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.rank().hash(state);
+        match self {
+            Self::Bool(value) => value.hash(state),
+            Self::Int(value) => value.hash(state),
+            Self::Float(value) => value.to_bits().hash(state),
+            Self::Text(value) => value.hash(state),
+        }
+    }
+}
+
 impl PartialOrd for Scalar {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
@@ -359,7 +378,8 @@ impl<R: BufRead> Reader<R> {
         Self { input, path: path.to_owned(), run: run.map(str::to_owned), line: 0, buffer: Vec::new() }
     }
 
-    fn next_record(&mut self) -> Result<Option<(u64, Record)>, Error> {
+    /// Reads the next line that is not empty into the buffer; says whether it has an end, nothing at the file's end.
+    fn next_line(&mut self) -> Result<Option<bool>, Error> {
         loop {
             self.buffer.clear();
             let length = (&mut self.input).take(MAX_LINE + 1).read_until(b'\n', &mut self.buffer).map_err(
@@ -381,27 +401,75 @@ impl<R: BufRead> Reader<R> {
             if ended && self.buffer.iter().all(u8::is_ascii_whitespace) {
                 continue;
             }
-            let record = match parse(&self.buffer) {
-                Ok(record) => record,
-                Err(_) if !ended => {
-                    return Err(Error::HalfWritten { path: self.path.clone(), line: self.line });
-                }
-                Err(Wrong::Schema(found)) => {
-                    return Err(Error::Schema { path: self.path.clone(), line: self.line, found });
-                }
-                Err(Wrong::Text(what)) => return Err(self.bad(what)),
-            };
-            if let Some(run) = &self.run
-                && *run != record.run
-            {
-                return Err(Error::OtherRun {
-                    path: self.path.clone(),
-                    line: self.line,
-                    found: record.run,
-                    expected: run.clone(),
-                });
+            return Ok(Some(ended));
+        }
+    }
+
+    fn next_record(&mut self) -> Result<Option<(u64, Record)>, Error> {
+        let Some(ended) = self.next_line()? else { return Ok(None) };
+        let record = match parse(&self.buffer) {
+            Ok(record) => record,
+            Err(_) if !ended => {
+                return Err(Error::HalfWritten { path: self.path.clone(), line: self.line });
             }
-            return Ok(Some((self.line, record)));
+            Err(Wrong::Schema(found)) => {
+                return Err(Error::Schema { path: self.path.clone(), line: self.line, found });
+            }
+            Err(Wrong::Text(what)) => return Err(self.bad(what)),
+        };
+        self.own(&record.run)?;
+        Ok(Some((self.line, record)))
+    }
+
+    fn own(&self, run: &str) -> Result<(), Error> {
+        match &self.run {
+            Some(own) if own != run => Err(Error::OtherRun {
+                path: self.path.clone(),
+                line: self.line,
+                found: run.to_owned(),
+                expected: own.clone(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Hands every record to `take`, with its line number and its bytes (without the line's end). `take` says what is
+    /// wrong with a record's params or subject.
+    ///
+    /// # Errors
+    /// [`Error`] for the first bad line, or what `take` gives.
+    pub(crate) fn each<E: From<Error>>(
+        &mut self,
+        mut take: impl FnMut(u64, &[u8], Line<'_>) -> Result<(), Taken<E>>,
+    ) -> Result<(), E> {
+        while let Some(ended) = self.next_line()? {
+            let bytes = self.buffer.trim_ascii_end();
+            let taken = match Line::parse(bytes) {
+                Some(record) => {
+                    self.own(&record.run)?;
+                    take(self.line, bytes, record)
+                }
+                None => Err(Taken::NotARecord),
+            };
+            match taken {
+                Ok(()) => {}
+                Err(Taken::Other(error)) => return Err(error),
+                Err(Taken::NotARecord) => return Err(self.fault(ended).into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Why the line in the buffer is no record.
+    fn fault(&self, ended: bool) -> Error {
+        match parse(&self.buffer) {
+            Err(Wrong::Schema(found)) if ended => {
+                Error::Schema { path: self.path.clone(), line: self.line, found }
+            }
+            Err(Wrong::Text(what)) if ended => self.bad(what),
+            Err(_) => Error::HalfWritten { path: self.path.clone(), line: self.line },
+            // The two readers ask for the same.
+            Ok(_) => self.bad("not a record".to_owned()),
         }
     }
 
@@ -417,6 +485,14 @@ impl<R: BufRead> Iterator for Reader<R> {
     fn next(&mut self) -> Option<Self::Item> {
         self.next_record().transpose()
     }
+}
+
+/// Why a record was not taken.
+pub(crate) enum Taken<E> {
+    /// Its params or subject are of no use.
+    NotARecord,
+    /// Something else.
+    Other(E),
 }
 
 enum Wrong {
@@ -467,55 +543,66 @@ impl Record {
     /// # Errors
     /// A clause that says what is wrong.
     pub fn check(&self) -> Result<(), String> {
-        match (self.state, self.value) {
-            (State::Measured, None) => return Err("state is measured but value is null".to_owned()),
-            (State::Measured, Some(value)) if !value.is_finite() => {
-                return Err("value is not finite".to_owned());
-            }
-            (State::Measured, Some(_)) => {}
-            (_, Some(_)) => return Err("value is given although state is not measured".to_owned()),
-            (_, None) => {}
-        }
-        for (key, text) in [("run", &self.run), ("stage", &self.stage), ("metric", &self.metric)] {
-            if text.is_empty() {
-                return Err(format!("{key} is empty"));
-            }
-        }
+        check_value(
+            self.state,
+            self.value,
+            [("run", &self.run), ("stage", &self.stage), ("metric", &self.metric)],
+            self.seconds,
+            self.evidence.is_some(),
+        )?;
         for (key, value) in &self.params {
             if value.as_f64().is_some_and(|number| !number.is_finite()) {
                 return Err(format!("params.{key} is not finite"));
             }
         }
-        if let Some(seconds) = self.seconds
-            && !(seconds.is_finite() && seconds >= 0.0)
-        {
-            return Err(format!("seconds is {seconds}, it must be finite and not negative"));
-        }
         match &self.evidence {
-            None if self.state == State::Measured => {
-                Err("a measured value needs evidence (file and sha256)".to_owned())
-            }
             None => Ok(()),
-            Some(evidence) => evidence.check(),
+            Some(evidence) => check_evidence(&evidence.file, &evidence.sha256),
         }
     }
 }
 
-impl Evidence {
-    fn check(&self) -> Result<(), String> {
-        let path = Path::new(&self.file);
-        let plain = path.components().all(|part| matches!(part, std::path::Component::Normal(_)));
-        if self.file.is_empty() || !plain {
-            return Err(format!(
-                "evidence.file {:?} must be a relative path inside the results folder",
-                self.file
-            ));
+fn check_value(
+    state: State,
+    value: Option<f64>,
+    names: [(&str, &str); 3],
+    seconds: Option<f64>,
+    evidence: bool,
+) -> Result<(), String> {
+    match (state, value) {
+        (State::Measured, None) => return Err("state is measured but value is null".to_owned()),
+        (State::Measured, Some(value)) if !value.is_finite() => {
+            return Err("value is not finite".to_owned());
         }
-        if self.sha256.len() != 64 || !self.sha256.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            return Err("evidence.sha256 must be 64 hex digits".to_owned());
-        }
-        Ok(())
+        (State::Measured, Some(_)) => {}
+        (_, Some(_)) => return Err("value is given although state is not measured".to_owned()),
+        (_, None) => {}
     }
+    for (key, text) in names {
+        if text.is_empty() {
+            return Err(format!("{key} is empty"));
+        }
+    }
+    if let Some(seconds) = seconds
+        && !(seconds.is_finite() && seconds >= 0.0)
+    {
+        return Err(format!("seconds is {seconds}, it must be finite and not negative"));
+    }
+    if state == State::Measured && !evidence {
+        return Err("a measured value needs evidence (file and sha256)".to_owned());
+    }
+    Ok(())
+}
+
+fn check_evidence(file: &str, sha256: &str) -> Result<(), String> {
+    let plain = Path::new(file).components().all(|part| matches!(part, std::path::Component::Normal(_)));
+    if file.is_empty() || !plain {
+        return Err(format!("evidence.file {file:?} must be a relative path inside the results folder"));
+    }
+    if sha256.len() != 64 || !sha256.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Err("evidence.sha256 must be 64 hex digits".to_owned());
+    }
+    Ok(())
 }
 
 fn encode(path: &Path, records: &[Record]) -> Result<Vec<u8>, Error> {
@@ -621,199 +708,4 @@ pub fn replace_stage(path: &Path, stage: &str, records: &[Record]) -> Result<(),
         source,
         mend: "free space or make the folder writable, then run the stage again",
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::Cursor;
-
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn record(stage: &str, metric: &str, value: f64) -> Record {
-        Record {
-            schema: SCHEMA.to_owned(),
-            run: "r1".to_owned(),
-            cluster: "sim".to_owned(),
-            stage: stage.to_owned(),
-            metric: metric.to_owned(),
-            value: Some(value),
-            unit: "GB/s".to_owned(),
-            state: State::Measured,
-            params: BTreeMap::from([
-                ("size".to_owned(), Scalar::Int(8)),
-                ("tool".to_owned(), "torch".into()),
-            ]),
-            subject: Subject::node("n1"),
-            provenance: Provenance::Measured,
-            evidence: Some(Evidence { file: "raw/a.json".to_owned(), sha256: "0".repeat(64), pointer: None }),
-            detail: None,
-            tool: None,
-            command: None,
-            job: Some("12".to_owned()),
-            started: None,
-            seconds: Some(1.25),
-        }
-    }
-
-    fn read(text: &[u8], run: Option<&str>) -> Result<Vec<(u64, Record)>, Error> {
-        Reader::new(Cursor::new(text), Path::new("records.jsonl"), run).collect()
-    }
-
-    fn refusal(line: &str) -> String {
-        match read(format!("{line}\n").as_bytes(), Some("r1")) {
-            Err(error) => error.to_string(),
-            Ok(_) => panic!("accepted: {line}"),
-        }
-    }
-
-    fn changed(edit: impl FnOnce(&mut serde_json::Value)) -> String {
-        let mut value = serde_json::to_value(record("gemm", "gemm", 1.5)).unwrap();
-        edit(&mut value);
-        value.to_string()
-    }
-
-    #[test]
-    fn the_example_of_the_interface_page_is_a_record() {
-        let line = br#"{"schema":"clustermax-record/1","run":"20261130T205000Z-1234","cluster":"sim","stage":"collectives","metric":"busbw","value":12.5,"unit":"GB/s","state":"measured","params":{"collective":"all_reduce","size":1048576,"ranks":8,"nodes":2,"backend":"gloo"},"subject":{"node":"n1"},"provenance":"measured","evidence":{"file":"raw/collectives/torch.json","sha256":"0000000000000000000000000000000000000000000000000000000000000000","pointer":"/rows/3"},"tool":"torch.distributed 1.13.1","command":"python3","job":"12","started":"2026-11-30T20:50:00Z","seconds":1.25}"#;
-        let records = read(line, None).unwrap();
-        assert_eq!(records[0].0, 1);
-        assert_eq!(records[0].1.params["size"], Scalar::Int(1_048_576));
-        assert_eq!(records[0].1.value, Some(12.5));
-    }
-
-    #[test]
-    fn every_bad_line_is_named_with_its_number_and_its_fault() {
-        for (line, expected) in [
-            (
-                changed(|value| value["value"] = serde_json::Value::Null),
-                "state is measured but value is null",
-            ),
-            (
-                changed(|value| value["state"] = "unknown".into()),
-                "value is given although state is not measured",
-            ),
-            (changed(|value| value["state"] = "passed".into()), "unknown variant"),
-            (changed(|value| value["extra"] = 1.into()), "unknown field `extra`"),
-            (changed(|value| value["metric"] = "".into()), "metric is empty"),
-            (changed(|value| value["seconds"] = (-1).into()), "seconds is -1"),
-            (changed(|value| value["params"]["size"] = serde_json::json!([1])), "not a record"),
-            (changed(|value| value["evidence"] = serde_json::Value::Null), "needs evidence"),
-            (changed(|value| value["evidence"]["file"] = "/etc/passwd".into()), "relative path"),
-            (changed(|value| value["evidence"]["file"] = "raw/../../x".into()), "relative path"),
-            (changed(|value| value["evidence"]["sha256"] = "12".into()), "64 hex digits"),
-            (changed(|_| ()).replace("1.5", "NaN"), "not finite"),
-            (changed(|_| ()).replace("1.5", "-Infinity"), "not finite"),
-            (changed(|_| ()).replace("1.5", "1e999"), "not finite"),
-            ("[]".to_owned(), "not a record"),
-            ("{\"schema\":".to_owned(), "not a record"),
-            ("{}".to_owned(), "missing field"),
-        ] {
-            let message = refusal(&line);
-            assert!(message.contains(expected), "{message}\nlacks {expected:?}");
-            assert!(message.contains("records.jsonl: line 1"), "{message}");
-            assert!(message.contains("clustermax collect"), "{message}");
-        }
-    }
-
-    #[test]
-    fn another_schema_is_named_even_when_its_fields_are_unknown() {
-        let message = refusal(r#"{"schema":"clustermax-record/2","new":true}"#);
-        assert!(message.contains("line 1 has schema \"clustermax-record/2\""), "{message}");
-    }
-
-    #[test]
-    fn another_run_is_named_with_both_ids() {
-        let message = refusal(&changed(|value| value["run"] = "r2".into()));
-        assert!(
-            message.contains("\"r2\"") && message.contains("\"r1\"") && message.contains("line 1"),
-            "{message}"
-        );
-    }
-
-    #[test]
-    fn a_cut_last_line_is_half_written_wherever_it_is_cut() {
-        let whole = format!("{}\n", changed(|_| ()));
-        for cut in 1..whole.len() - 1 {
-            let text = format!("{whole}{}", &whole[..cut]);
-            match read(text.as_bytes(), None) {
-                Err(Error::HalfWritten { line: 2, .. }) => {}
-                other => panic!("cut at {cut}: {other:?}"),
-            }
-        }
-        // Only the newline is missing: nothing is lost.
-        assert_eq!(read(whole.trim_end().as_bytes(), None).unwrap().len(), 1);
-    }
-
-    #[test]
-    fn a_line_without_end_is_refused_and_not_read_into_memory() {
-        let message = read(&vec![b'x'; 3 << 20], None).unwrap_err().to_string();
-        assert!(message.contains("longer than"), "{message}");
-    }
-
-    #[test]
-    fn append_adds_whole_lines_and_refuses_a_half_written_file() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("records.jsonl");
-        append(&path, &[record("gemm", "gemm", 1.0)]).unwrap();
-        append(&path, &[record("train", "step_time", 2.0)]).unwrap();
-        let records: Vec<_> = Reader::open(&path, Some("r1")).unwrap().map(Result::unwrap).collect();
-        assert_eq!(records.len(), 2);
-        let before = fs::read(&path).unwrap();
-        let bad = Record { value: Some(f64::NAN), ..record("gemm", "gemm", 1.0) };
-        assert!(append(&path, &[bad]).unwrap_err().to_string().contains("not finite"));
-        assert_eq!(fs::read(&path).unwrap(), before);
-        fs::write(&path, &before[..before.len() - 5]).unwrap();
-        let error = append(&path, &[record("gemm", "gemm", 1.0)]).unwrap_err();
-        assert!(matches!(error, Error::HalfWritten { line: 2, .. }), "{error}");
-    }
-
-    #[test]
-    fn replace_stage_keeps_the_others_and_mends_a_cut_line() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("records.jsonl");
-        append(&path, &[record("gemm", "gemm", 1.0), record("train", "step_time", 2.0)]).unwrap();
-        let whole = fs::read_to_string(&path).unwrap();
-        fs::write(&path, &whole[..whole.len() - 9]).unwrap();
-        for _ in 0..2 {
-            replace_stage(&path, "train", &[record("train", "step_time", 3.0)]).unwrap();
-            let records: Vec<_> = Reader::open(&path, None).unwrap().map(|item| item.unwrap().1).collect();
-            assert_eq!(records.len(), 2);
-            assert_eq!(records[0].stage, "gemm");
-            assert_eq!(records[1].value, Some(3.0));
-        }
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "no temp file stays");
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_are_read_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-            let _ = read(&bytes, Some("r1"));
-        }
-
-        #[test]
-        fn a_changed_byte_never_panics_and_an_error_names_the_line(at in 0_usize..200, byte: u8) {
-            let mut line = changed(|_| ()).into_bytes();
-            let at = at % line.len();
-            line[at] = byte;
-            line.push(b'\n');
-            if let Err(error) = read(&line, Some("r1")) {
-                prop_assert!(error.to_string().contains("line "));
-            }
-        }
-
-        #[test]
-        fn what_is_written_is_read_back(value in -1e12_f64..1e12, size: i32, text in "\\PC{0,20}") {
-            let mut one = record("gemm", "gemm", value);
-            one.params.insert("size".to_owned(), Scalar::Int(i64::from(size)));
-            one.detail = Some(text);
-            let bytes = encode(Path::new("x"), std::slice::from_ref(&one)).unwrap();
-            let (_, mut found) = read(&bytes, Some("r1")).unwrap().remove(0);
-            // serde_json's fast float parser may be off by the last bit.
-            prop_assert!((found.value.unwrap() - value).abs() <= value.abs() * 1e-15);
-            found.value = one.value;
-            prop_assert_eq!(found, one);
-        }
-    }
 }

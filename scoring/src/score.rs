@@ -180,7 +180,7 @@ fn bounds(bounds: Bounds) -> Value {
 fn observed(loaded: &Loaded, one: &Observed) -> Value {
     let evidence = one.evidence.as_ref().map(|(file, pointer)| {
         let raw = &loaded.files[*file];
-        json!({"file": raw.file, "pointer": pointer, "sha256": raw.sha256})
+        json!({"file": raw.file, "pointer": pointer.as_deref(), "sha256": raw.sha256})
     });
     json!({
         "evidence": evidence,
@@ -286,10 +286,10 @@ pub fn to_json(evaluation: &Evaluation) -> String {
         .filter_map(|(key, entry)| {
             let reason = entry.flaw.as_ref()?;
             Some(json!({
-                "metric": key.metric,
+                "metric": &*key.metric,
                 "params": crate::load::params_text(&key.params).trim_start_matches(", "),
                 "reason": reason,
-                "stage": key.stage,
+                "stage": &*key.stage,
                 "subject": key.subject.to_string(),
                 "value": entry.value.map(rounded),
             }))

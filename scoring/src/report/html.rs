@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use crate::explain::measure_text;
 use crate::judge::{Evidence, Micro, ONE, Observed, Outcome, Verdict};
-use crate::load::{Entry, Key, number, params_text};
+use crate::load::{Entry, Key, Name, number, params_text};
 use crate::methodology::Criterion;
 use crate::rating::{Bounds, percent, tier_name};
 use crate::record::{Scalar, State};
@@ -124,7 +124,7 @@ fn unit(unit: &str) -> String {
 }
 
 impl Page<'_> {
-    fn link(&self, evidence: &Option<(usize, Option<String>)>) -> String {
+    fn link(&self, evidence: &Option<(usize, Option<Name>)>) -> String {
         let Some((file, pointer)) = evidence else {
             return "<span class=\"soft\">none</span>".to_owned();
         };
