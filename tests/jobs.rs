@@ -170,3 +170,161 @@ fn the_doctor_compares_this_host_with_the_controller_and_the_nodes() {
     let said = looks();
     assert!(said.contains("HealthCheckInterval is 2 sec there and 3 here"), "{said}");
 }
+
+/// The file of a job that runs, or of one that ended.
+fn job_file(c: &Cluster, folder: &str, job: &str) -> Option<serde_json::Value> {
+    let text = std::fs::read_to_string(c.node_dir("n1").join(folder).join(format!("{job}.json"))).ok()?;
+    serde_json::from_str(&text).ok()
+}
+
+/// Starts a job that ends when a file appears; its id.
+fn held_job(c: &Cluster, gpus: &str, go: &std::path::Path, more: &[&str]) -> String {
+    let wrap = format!("while [ ! -e {} ]; do sleep 0.2; done", go.display());
+    let args = ["sbatch", "--parsable", "-n1", "-o", "/dev/null", gpus, "--wrap", &wrap];
+    let said = run(c.user_command(&[&args[..1], more, &args[1..]].concat()).env("CLUSTERMAX_CHECKS", "off"));
+    assert_eq!(said.code, 0, "{}", said.err);
+    said.out.trim().to_string()
+}
+
+/// What the delta of a job counts on a GPU.
+fn on_gpu(file: &serde_json::Value, index: u64) -> serde_json::Value {
+    let gpus = file["delta"]["gpus"].as_array().cloned().unwrap_or_default();
+    gpus.into_iter().find(|g| g["index"] == index).unwrap_or_default()
+}
+
+/// Waits until a job's file says something.
+fn await_file(
+    c: &Cluster,
+    job: &str,
+    what: &str,
+    is: impl Fn(&serde_json::Value) -> bool,
+) -> serde_json::Value {
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(40);
+    loop {
+        let file = job_file(c, "run/jobs", job);
+        match file {
+            Some(file) if is(&file) => return file,
+            file if std::time::Instant::now() > until => {
+                panic!("job {job}: not {what}: {file:#?}\n{}", c.logs())
+            }
+            _ => std::thread::sleep(std::time::Duration::from_millis(200)),
+        }
+    }
+}
+
+#[test]
+fn a_job_s_file_shows_what_its_own_hardware_counted_and_nobody_else_s() {
+    use std::os::unix::fs::chown;
+    let c = Cluster::up(&["--nodes", "1", "--enforcement", "observe", "--health-interval", "2"]);
+    let scratch = c.scratch();
+    let go = |name: &str| scratch.join(name);
+    // What a user might hope to switch checks off with.
+    let hostile = [
+        "--comment=skip_checks=all",
+        "--clustermax-report=off",
+        "--export=ALL,SPANK_CLUSTERMAX=off,SLURM_JOB_GPUS=7",
+    ];
+    let a = held_job(&c, "--gres=gpu:4", &go("a"), &hostile);
+    let of_a = await_file(&c, &a, "a pass has looked", |f| f["delta"].is_object());
+    let b = held_job(&c, "--gres=gpu:4", &go("b"), &[]);
+    let of_b = await_file(&c, &b, "a pass has looked", |f| f["delta"].is_object());
+    let minors = |f: &serde_json::Value| -> Vec<u64> {
+        f["gpus"].as_array().into_iter().flatten().filter_map(|g| g["index"].as_u64()).collect()
+    };
+    let (own, other) = (minors(&of_a), minors(&of_b));
+    assert!(
+        own.len() == 4 && other.len() == 4 && own.iter().all(|g| !other.contains(g)),
+        "{own:?} {other:?}"
+    );
+
+    let inject =
+        |fault: &str, gpu: u64| c.sim_ok(&["inject", fault, "--node", "n1", "--gpu", &gpu.to_string()]);
+    inject("ecc-corrected:1200", own[0]);
+    inject("nvlink-errors:7", own[1]);
+    inject("thermal:5", own[2]);
+    inject("xid:13", own[3]);
+    let shown = await_file(&c, &a, "all of it", |f| {
+        on_gpu(f, own[0])["rises"]["ecc_corrected"] == 1200
+            && on_gpu(f, own[2])["throttled"]["hw_thermal"] == 5.0
+            && on_gpu(f, own[3])["xids"]["13"] == 1
+    });
+    let nvlink: u64 = ["nvlink_crc", "nvlink_recovery", "nvlink_replay"]
+        .iter()
+        .filter_map(|counter| on_gpu(&shown, own[1])["rises"][*counter].as_u64())
+        .sum();
+    assert!(nvlink >= 7, "{shown:#}");
+    assert_eq!(shown["blame"], "program", "{shown:#}");
+    assert!(
+        shown["sentence"].as_str().is_some_and(|s| s.contains("Usually an error in the program")),
+        "{shown:#}"
+    );
+    assert_eq!(shown["delta"]["shared_with"], serde_json::json!([b]));
+    // The job on the other half of the node: its GPUs are clean, the links are marked as everybody's.
+    inject("ib-flap", 0);
+    let downs = |f: &serde_json::Value| {
+        let links = f["delta"]["links"].as_array().cloned().unwrap_or_default();
+        links.iter().find(|l| l["link"] == "mlx5_0/1").and_then(|l| l["rises"]["link_downed"].as_u64())
+    };
+    let shown = await_file(&c, &b, "the link", |f| downs(f) == Some(3) && f["blame"] == "hardware");
+    for gpu in &other {
+        let quiet = on_gpu(&shown, *gpu);
+        assert!(
+            quiet["rises"].is_null() && quiet["xids"].is_null() && quiet["throttled"].is_null(),
+            "{shown:#}"
+        );
+    }
+    assert_eq!(shown["delta"]["shared_with"], serde_json::json!([a]));
+    let shown = await_file(&c, &a, "the link", |f| downs(f) == Some(3));
+    assert_eq!(
+        shown["delta"]["links"].as_array().map(Vec::len),
+        Some(2),
+        "the port and its interface: {shown:#}"
+    );
+
+    // The first ends. Its user still has a job here, so nobody can say whose shared memory it is.
+    let shm = c.node_dir("n1").join("dev/shm");
+    std::fs::create_dir_all(&shm).expect("shm");
+    for name in ["plain", "a\nb; rm -rf $HOME", "\u{1b}[2J\"}]"] {
+        std::fs::write(shm.join(name), "x").expect("a file in shared memory");
+        chown(shm.join(name), Some(65534), Some(65534)).expect("chown");
+    }
+    std::fs::write(go("a"), "").expect("go");
+    c.wait(30, "the first job's file is kept", || job_file(&c, "state/jobs", &a).is_some());
+    let kept = job_file(&c, "state/jobs", &a).expect("kept");
+    assert_eq!(
+        (&kept["ended"]["by"], on_gpu(&kept, own[0])["rises"]["ecc_corrected"].as_u64()),
+        (&"epilog".into(), Some(1200))
+    );
+    assert!(kept["delta"]["left"]["shm"].is_null(), "{kept:#}");
+    c.wait(10, "nothing else of it", || {
+        job_file(&c, "state/running", &a).is_none() && job_file(&c, "run/jobs", &a).is_none()
+    });
+
+    // The driver is loaded anew while the second runs: what was counted stays counted, and nothing is negative.
+    inject("ecc-corrected:40", other[0]);
+    await_file(&c, &b, "errors", |f| on_gpu(f, other[0])["rises"]["ecc_corrected"] == 40);
+    c.sim_ok(&["clear", "--node", "n1"]);
+    let shown = await_file(&c, &b, "the counters began anew", |f| on_gpu(f, other[0])["reset"] == true);
+    assert_eq!(on_gpu(&shown, other[0])["rises"]["ecc_corrected"], 40);
+    std::fs::write(go("b"), "").expect("go");
+    c.wait(30, "the second job's file is kept", || job_file(&c, "state/jobs", &b).is_some());
+    let kept = job_file(&c, "state/jobs", &b).expect("kept");
+    assert_eq!(kept["delta"]["left"]["shm"]["files"], 3, "{kept:#}");
+    assert!(!kept.to_string().contains("rm -rf"), "names are the user's: {kept:#}");
+
+    // The node is booted under a third: RUN_DIR is emptied by that, and the epilog never runs.
+    let third = held_job(&c, "--gres=gpu:1", &go("c"), &[]);
+    c.wait(40, "a copy that outlives a boot", || job_file(&c, "state/running", &third).is_some());
+    let copy = c.node_dir("n1").join(format!("state/running/{third}.json"));
+    let mut earlier = job_file(&c, "state/running", &third).expect("copy");
+    earlier["boot_id"] = "an earlier boot".into();
+    std::fs::remove_file(c.node_dir("n1").join(format!("run/jobs/{third}.json")))
+        .expect("RUN_DIR is emptied");
+    std::fs::write(&copy, earlier.to_string()).expect("copy");
+    c.wait(30, "it is closed", || job_file(&c, "state/jobs", &third).is_some());
+    let kept = job_file(&c, "state/jobs", &third).expect("kept");
+    assert_eq!(kept["ended"]["by"], "pass", "{kept:#}");
+    assert!(kept["ended"]["why"].as_str().is_some_and(|w| w.contains("booted")), "{kept:#}");
+    assert!(!copy.exists());
+    std::fs::write(go("c"), "").expect("go");
+}

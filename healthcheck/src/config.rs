@@ -15,8 +15,10 @@ use crate::mode::Mode;
 use crate::verdict::Action;
 
 mod gpu;
+mod operate;
 
 pub use gpu::{AmdProfile, FirmwareProfile, GpuProfile};
+pub use operate::{Brake, Enforce, GiveBack, Notify, Rack, RackDomain, RackPolicy};
 
 /// Where the configuration lies unless `--config` says otherwise.
 pub const DEFAULT_CONFIG: &str = "/etc/clustermax/clustermax.toml";
@@ -89,6 +91,8 @@ impl Enforcement {
 pub struct Config {
     /// `observe` (default) or `enforce`.
     pub enforcement: Enforcement,
+    /// Where `enforce` holds.
+    pub enforce: Enforce,
     /// Where things lie.
     pub paths: Paths,
     /// How Slurm is reached.
@@ -97,6 +101,13 @@ pub struct Config {
     pub deadlines: Deadlines,
     /// Limit on our own drains.
     pub brake: Brake,
+    /// Giving nodes back by ourselves.
+    #[serde(rename = "return")]
+    pub give_back: GiveBack,
+    /// A command that tells the operators.
+    pub notify: Notify,
+    /// Rack-scale domains.
+    pub rack: Rack,
     /// Kernel-log policy.
     pub xid: XidPolicy,
     /// The resident mode.
@@ -236,22 +247,6 @@ impl Deadlines {
     #[must_use]
     pub fn drain(&self) -> Duration {
         Duration::from_millis(self.drain)
-    }
-}
-
-/// Limit on our own drains.
-#[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Brake {
-    /// Length of the window in seconds.
-    pub window: u64,
-    /// Share of all nodes, in (0, 1]; the limit is at least one node.
-    pub max_share: f64,
-}
-
-impl Default for Brake {
-    fn default() -> Self {
-        Brake { window: 3600, max_share: 0.1 }
     }
 }
 
@@ -499,6 +494,9 @@ impl Config {
             check_trusted(&command.path, false)?;
         }
         check_trusted(&config.paths.dcgmi, false)?;
+        if let Some(path) = &config.notify.path {
+            check_trusted(path, false)?;
+        }
         if config.profile.gpu.imex {
             check_trusted(&config.paths.imex_ctl, false)?;
         }
@@ -546,12 +544,7 @@ impl Config {
             }
         }
         self.profile.gpu.check()?;
-        if !(self.brake.max_share > 0.0 && self.brake.max_share <= 1.0) {
-            return Err(format!(
-                "brake.max_share = {}: give a share of all nodes above 0 and up to 1, for example 0.1",
-                self.brake.max_share
-            ));
-        }
+        operate::check(self)?;
         if !(1..=25).contains(&self.watch.interval) {
             return Err(format!(
                 "watch.interval = {}: give 1 to 25 seconds: a prolog goes by a verdict of at most 30 s",
@@ -633,6 +626,7 @@ impl Config {
             .into_iter()
             .chain(p.kmsg_files.iter_mut())
             .chain(self.metrics.textfile.iter_mut())
+            .chain(self.notify.path.iter_mut())
             .chain(commands)
             .chain(mounts)
             .chain(spaces)

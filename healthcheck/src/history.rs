@@ -57,6 +57,19 @@ impl Counters {
         self.samples.retain(|_, s| s.back().is_some_and(|last| now - last.time <= LONGEST_WINDOW));
     }
 
+    /// A counter's value at a time: its last sample up to then, or none when it was not read before. One that stood still
+    /// until a later sample was right at that time itself.
+    #[must_use]
+    pub fn at(&self, name: &str, time: f64) -> Option<Sample> {
+        let samples = self.samples.get(name)?;
+        let at = samples.iter().rposition(|s| s.time <= time)?;
+        let mut sample = *samples.get(at)?;
+        if samples.get(at + 1).is_some_and(|next| next.value == sample.value) {
+            sample.time = time;
+        }
+        Some(sample)
+    }
+
     /// How much a counter rose within the last `window` seconds, against its last sample before the window, or
     /// its first one. `None` when there is nothing to compare with.
     #[must_use]
@@ -131,6 +144,22 @@ mod tests {
         assert_eq!(c.rise("c", 60.0), Some(3));
         assert_eq!(c.rate("c", 60.0), Some(0.05));
         assert_eq!(c.rise("other", 60.0), None);
+    }
+
+    #[test]
+    fn a_value_at_a_time_is_that_of_the_last_reading_before() {
+        let mut c = Counters::default();
+        assert_eq!(c.at("c", 60.0), None);
+        for (value, now) in [(5, 60.0), (5, 120.0), (5, 180.0), (9, 240.0)] {
+            c.record(&one(value), now);
+        }
+        let at = |time| c.at("c", time).map(|s| (s.time, s.value));
+        assert_eq!(at(59.0), None);
+        assert_eq!(at(60.0), Some((60.0, 5)));
+        // It stood still up to 180.
+        assert_eq!(at(150.0), Some((150.0, 5)));
+        assert_eq!(at(200.0), Some((180.0, 5)));
+        assert_eq!(at(300.0), Some((240.0, 9)));
     }
 
     #[test]

@@ -1,17 +1,30 @@
 //! One file a job: which GPUs its prolog recorded, and what happened to them.
 //!
 //! `RUN_DIR/jobs/JOBID.json` belongs to root and can be read by the job's group; the epilog moves it to
-//! `STATE_DIR/jobs/`.
+//! `STATE_DIR/jobs/`. It is replaced by a rename, so readers see a whole one; it is not synchronised to a disk, since
+//! `RUN_DIR` is a tmpfs, and what a crash takes from it belongs to jobs that the crash ended.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::Config;
 use crate::facts::JobHere;
 use crate::state::write_atomic;
 use crate::verdict::{Action, Fault};
+
+mod blame;
+mod delta;
+mod keep;
+mod left;
+
+pub use blame::Blame;
+pub use delta::{Delta, GpuDelta, LinkDelta, Look, Started, Tally};
+pub use keep::{Ended, Traces, close_abandoned, finish};
+pub use left::{Left, LeftFiles, LeftProcess, LeftSegments};
 
 /// Version tag of a job file.
 pub const JOB_SCHEMA: &str = "clustermax-job/1";
@@ -21,8 +34,6 @@ const MAX_EVENTS: usize = 64;
 const FILE_MAX: u64 = 1 << 20;
 /// Longest wait for another pass that writes job files; it takes a few milliseconds.
 const LOCK_WAIT: Duration = Duration::from_secs(1);
-/// Finished jobs kept on a node.
-const KEEP_FINISHED: usize = 200;
 
 /// A job on this node.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -45,6 +56,38 @@ pub struct Job {
     pub gpus: Vec<JobGpu>,
     /// What happened to them.
     pub events: Vec<JobEvent>,
+    /// Boot in which it began.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub boot_id: String,
+    /// When its prolog ran, seconds since that boot.
+    #[serde(default, skip_serializing_if = "is_never")]
+    pub begun: f64,
+    /// What the hardware counted; none before a pass has looked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delta: Option<Delta>,
+    /// Whose fault it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blame: Option<Blame>,
+    /// The same for its user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sentence: Option<String>,
+    /// How it came to its end; none while it is here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<Ended>,
+    /// Counters that are followed for it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub counters: BTreeMap<String, Tally>,
+    /// Its processes, as passes saw them.
+    #[serde(default, skip_serializing_if = "is_untraced")]
+    pub traces: Traces,
+}
+
+fn is_never(time: &f64) -> bool {
+    *time == 0.0
+}
+
+fn is_untraced(traces: &Traces) -> bool {
+    *traces == Traces::default()
 }
 
 /// A GPU of a job.
@@ -113,10 +156,14 @@ fn folder(run_dir: &Path) -> PathBuf {
 /// Jobs on this node. A file that is not understood is left out: it belongs to a job that we then know nothing about.
 #[must_use]
 pub fn list(run_dir: &Path) -> Vec<Job> {
-    let Ok(entries) = std::fs::read_dir(folder(run_dir)) else { return Vec::new() };
+    list_in(&folder(run_dir))
+}
+
+fn list_in(dir: &Path) -> Vec<Job> {
+    let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
     let mut jobs: Vec<Job> = entries
         .flatten()
-        .filter_map(|e| load(run_dir, e.file_name().to_str()?.strip_suffix(".json")?))
+        .filter_map(|e| load_from(dir, e.file_name().to_str()?.strip_suffix(".json")?))
         .collect();
     jobs.sort_by(|a: &Job, b| a.job.cmp(&b.job));
     jobs
@@ -125,7 +172,11 @@ pub fn list(run_dir: &Path) -> Vec<Job> {
 /// One job's file, if there is one, and it is this job's.
 #[must_use]
 pub fn load(run_dir: &Path, job: &str) -> Option<Job> {
-    let path = folder(run_dir).join(format!("{job}.json"));
+    load_from(&folder(run_dir), job)
+}
+
+fn load_from(dir: &Path, job: &str) -> Option<Job> {
+    let path = dir.join(format!("{job}.json"));
     let plain = std::fs::symlink_metadata(&path).is_ok_and(|m| m.is_file() && m.len() <= FILE_MAX);
     if !plain || !is_job_id(job) {
         return None;
@@ -145,6 +196,17 @@ pub fn update(run_dir: &Path, job: &str, change: impl FnOnce(&mut Job)) -> Resul
     change(&mut job);
     save(run_dir, &job)?;
     Ok(Some(job))
+}
+
+/// As [`update`], and keeps a copy that outlives a boot: under the same lock, or the copy of a job could outlive its epilog.
+///
+/// # Errors
+/// One sentence naming the file.
+pub fn follow(config: &Config, job: &str, change: impl FnOnce(&mut Job)) -> Result<Option<Job>, String> {
+    update(&config.paths.run_dir, job, |job| {
+        change(job);
+        keep::copy(config, job);
+    })
 }
 
 fn lock(run_dir: &Path) -> Result<File, String> {
@@ -177,8 +239,15 @@ fn lock(run_dir: &Path) -> Result<File, String> {
 /// One sentence naming the file.
 pub fn save(run_dir: &Path, job: &Job) -> Result<(), String> {
     let dir = folder(run_dir);
-    make_public_dir(&dir)?;
-    write(&dir.join(format!("{}.json", job.job)), job, 0o640)
+    let path = dir.join(format!("{}.json", job.job));
+    // The folder is there but for the first job after a boot.
+    write(&path, job, 0o640).or_else(|why| {
+        if dir.is_dir() {
+            return Err(why);
+        }
+        make_public_dir(&dir)?;
+        write(&path, job, 0o640)
+    })
 }
 
 fn write(path: &Path, job: &Job, mode: u32) -> Result<(), String> {
@@ -200,34 +269,6 @@ pub fn make_public_dir(dir: &Path) -> Result<(), String> {
         .mode(0o755)
         .create(dir)
         .map_err(|e| format!("{} cannot be made: {e}", dir.display()))
-}
-
-/// Moves a finished job's file to `STATE_DIR/jobs/` and keeps the newest 200 there; nothing to do when the job has
-/// none.
-///
-/// # Errors
-/// One sentence naming the file.
-pub fn finish(run_dir: &Path, state_dir: &Path, job: &str) -> Result<(), String> {
-    let _lock = lock(run_dir)?;
-    let Some(job) = load(run_dir, job) else { return Ok(()) };
-    let kept = state_dir.join("jobs");
-    let moved = crate::state::make_private_dir(&kept)
-        .map_err(|e| format!("{} cannot be made: {e}", kept.display()))
-        .and_then(|()| write(&kept.join(format!("{}.json", job.job)), &job, 0o600));
-    // Gone already is as good; a copy that could not be kept does not make the job live on.
-    let _ = std::fs::remove_file(folder(run_dir).join(format!("{}.json", job.job)));
-    moved?;
-    let mut old: Vec<(std::time::SystemTime, PathBuf)> = std::fs::read_dir(&kept)
-        .map(|entries| {
-            entries.flatten().filter_map(|e| Some((e.metadata().ok()?.modified().ok()?, e.path()))).collect()
-        })
-        .unwrap_or_default();
-    old.sort();
-    let surplus = old.len().saturating_sub(KEEP_FINISHED);
-    for (_, path) in old.into_iter().take(surplus) {
-        let _ = std::fs::remove_file(path);
-    }
-    Ok(())
 }
 
 impl Job {
@@ -271,23 +312,32 @@ mod tests {
         }
     }
 
+    fn config(dir: &Path) -> Config {
+        let mut config = Config::default();
+        config.paths.run_dir = dir.join("run");
+        config.paths.state_dir = dir.join("state");
+        config
+    }
+
     #[test]
     fn a_job_lives_in_run_and_ends_in_state() {
         let dir = tempfile::tempdir().unwrap();
-        let (run, state) = (dir.path().join("run"), dir.path().join("state"));
+        let config = config(dir.path());
+        let (run, state) = (&config.paths.run_dir, &config.paths.state_dir);
         let job = Job { schema: JOB_SCHEMA.into(), job: "7".into(), ..Job::default() };
-        save(&run, &job).unwrap();
+        save(run, &job).unwrap();
         std::fs::write(run.join("jobs/8.json"), "{half").unwrap();
-        assert_eq!(list(&run), std::slice::from_ref(&job));
-        finish(&run, &state, "7").unwrap();
-        assert!(list(&run).is_empty());
+        assert_eq!(list(run), std::slice::from_ref(&job));
+        finish(&config, "7", None, "end").unwrap();
+        assert!(list(run).is_empty());
         assert!(state.join("jobs/7.json").exists());
     }
 
     #[test]
     fn a_late_pass_neither_loses_an_event_nor_brings_a_finished_job_back() {
         let dir = tempfile::tempdir().unwrap();
-        let (run, state) = (dir.path().join("run"), dir.path().join("state"));
+        let config = config(dir.path());
+        let run = config.paths.run_dir.clone();
         save(&run, &Job { schema: JOB_SCHEMA.into(), job: "7".into(), ..Job::default() }).unwrap();
         let event = |token: &str| JobEvent {
             time: String::new(),
@@ -307,10 +357,10 @@ mod tests {
             }
         });
         assert_eq!(load(&run, "7").unwrap().events.len(), 16);
-        finish(&run, &state, "7").unwrap();
+        finish(&config, "7", None, "end").unwrap();
         assert_eq!(update(&run, "7", |_| ()).unwrap(), None);
         assert!(list(&run).is_empty());
-        finish(&run, &state, "7").unwrap();
+        finish(&config, "7", None, "end").unwrap();
     }
 
     #[test]

@@ -7,7 +7,9 @@ use crate::audit;
 use crate::check;
 use crate::config::{Config, Enforcement};
 use crate::drain::{self, Answer, DrainOutcome};
+use crate::exempt::Exemptions;
 use crate::facts::{Facts, Reading};
+use crate::give_back::Record;
 use crate::jobs::{self, Job, JobEvent};
 use crate::kernel_log::{Followers, READ_LIMIT};
 use crate::metrics;
@@ -145,7 +147,8 @@ pub fn conclude(
     facts.jobs = jobs.iter().map(Job::here).collect();
     facts.own_job = task.own_job.map(str::to_string);
 
-    let outcome = check::run(&facts, config, state.history(), mode, now);
+    let mut outcome = check::run(&facts, config, state.history(), mode, now);
+    exempt(config, mode, time, &mut outcome.findings);
     let history = state.history();
     history.strikes = if task.again.is_some() { strikes } else { outcome.strikes };
     remember_gpus(history, &facts);
@@ -219,7 +222,65 @@ pub fn conclude(
     if mode == Mode::Periodic && task.by != watch::MODE {
         deliver(config, until, logs);
     }
+    give_back(config, task, &verdict, drain.as_ref(), logs);
     Report { verdict, drain, facts, jobs }
+}
+
+/// What operators exempted for a time drains nothing. Users cannot read the exemptions: they see what would drain.
+fn exempt(config: &Config, mode: Mode, time: f64, findings: &mut [Finding]) {
+    match Exemptions::read(&config.paths.state_dir, time) {
+        Ok(exempt) => exempt.apply(findings),
+        Err(why) if matches!(mode, Mode::Prolog | Mode::Epilog | Mode::Periodic) => tracing::warn!("{why}"),
+        Err(_) => {}
+    }
+}
+
+/// Gives the node back when `[return]` is set and what drained it is well again.
+fn give_back(
+    config: &Config,
+    task: &Task<'_>,
+    verdict: &Verdict,
+    drain: Option<&Answer>,
+    logs: &mut Followers,
+) {
+    let rule = &config.give_back;
+    if rule.passes == 0 || config.enforcement == Enforcement::Observe {
+        return;
+    }
+    let dir = &config.paths.state_dir;
+    let now = unix_time();
+    let mut record = Record::read(dir);
+    let before = record.clone();
+    let known = record.drained.is_some();
+    // Drained before `[return]` was set: from now on its passes count.
+    let ours = |o| {
+        matches!(o, DrainOutcome::Written | DrainOutcome::Spooled) || o == DrainOutcome::Already && !known
+    };
+    if drain.is_some_and(|a| ours(a.outcome)) {
+        record.drained(verdict);
+    } else if task.mode == Mode::Periodic
+        && task.again.is_none()
+        && let Some(id) = record.pass(rule, verdict, now)
+    {
+        let limit = left(task.until, config.deadlines.drain() + DRAIN_SLACK);
+        let answer = reading(logs, |m| drain::give_back(config, &id, limit, m));
+        tracing::warn!("{}: return after {id}: {:?} {}", verdict.node, answer.outcome, answer.detail);
+        match answer.outcome {
+            DrainOutcome::Returned => {
+                record.settled(true, now);
+                let word = answer.outcome.word();
+                change_state(config, verdict, task.until, |state| state.totals.drain(word));
+            }
+            // Somebody else decided, or nothing of ours is there.
+            DrainOutcome::Foreign | DrainOutcome::Observe => record.settled(false, now),
+            _ => {}
+        }
+    }
+    if record != before
+        && let Err(why) = record.write(dir)
+    {
+        tracing::warn!("{why}");
+    }
 }
 
 /// Seconds since the epoch.

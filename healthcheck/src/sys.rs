@@ -210,6 +210,69 @@ pub fn stop_signals() -> std::io::Result<OwnedFd> {
 
 /// SIGTERM or SIGINT came since [`stop_signals`].
 #[must_use]
+/// Connects to a Unix stream socket; connecting, reading and writing each give up after `limit`. Without a limit a connect
+/// waits for ever once the queue of a server that does not accept is full.
+///
+/// # Errors
+/// What socket, setsockopt or connect report; a path that is too long is an invalid input.
+pub fn connect(path: &Path, limit: std::time::Duration) -> std::io::Result<std::os::unix::net::UnixStream> {
+    use std::os::unix::ffi::OsStrExt;
+    let done = |result: libc::c_int| if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) };
+    // SAFETY: a zeroed sockaddr_un is a valid one with an empty path.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::sa_family_t::try_from(libc::AF_UNIX).unwrap_or_default();
+    let bytes = path.as_os_str().as_bytes();
+    // The last byte stays 0.
+    if bytes.len() >= address.sun_path.len() {
+        return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "the path of the socket is too long"));
+    }
+    for (to, from) in address.sun_path.iter_mut().zip(bytes) {
+        *to = libc::c_char::from_ne_bytes([*from]);
+    }
+    // SAFETY: socket takes integers.
+    let fd = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: socket succeeded, so this descriptor is open and nobody else's.
+    let stream = unsafe { std::os::unix::net::UnixStream::from_raw_fd(fd) };
+    stream.set_write_timeout(Some(limit))?;
+    stream.set_read_timeout(Some(limit))?;
+    let length = libc::socklen_t::try_from(size_of::<libc::sockaddr_un>()).unwrap_or_default();
+    // SAFETY: `address` is a sockaddr_un of the length given and outlives the call.
+    done(unsafe { libc::connect(fd, (&raw const address).cast(), length) })?;
+    Ok(stream)
+}
+
 pub fn asked_to_stop() -> bool {
     STOP.load(Ordering::Relaxed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn a_server_that_accepts_nobody_holds_nobody_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let server = UnixListener::bind(&path).unwrap();
+        // SAFETY: listen on an open socket of ours; it only shortens the queue.
+        assert_eq!(unsafe { libc::listen(server.as_raw_fd(), 0) }, 0);
+        let limit = std::time::Duration::from_millis(50);
+        let ends: Vec<_> = (0..4).map(|_| connect(&path, limit)).collect();
+        assert!(ends.iter().any(Result::is_ok), "{ends:?}");
+        let full = ends.into_iter().find_map(Result::err).expect("the queue holds one");
+        assert_eq!(full.kind(), std::io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn a_socket_that_is_not_there_or_has_too_long_a_name_is_said() {
+        let limit = std::time::Duration::from_secs(1);
+        let missing = connect(Path::new("/nonexistent/s"), limit).unwrap_err();
+        assert_eq!(missing.kind(), std::io::ErrorKind::NotFound);
+        let long = connect(Path::new(&"x".repeat(200)), limit).unwrap_err();
+        assert_eq!(long.kind(), std::io::ErrorKind::InvalidInput);
+    }
 }

@@ -1,15 +1,14 @@
 //! `clustermax-healthcheck watch`: the resident mode, and what a prolog asks it.
 //!
-//! While it lives it holds `RUN_DIR/watch.lock`. A prolog asks over `RUN_DIR/watch.sock` (mode 0600): one line `fresh`, one
-//! JSON line back. Before it answers, `watch` reads the kernel logs to their end and acts on what it finds there, so an
+//! While it lives it holds `RUN_DIR/watch.lock`. A prolog connects to `RUN_DIR/watch.sock` (mode 0600) and gets one JSON
+//! line. Before it answers, `watch` reads the kernel logs to their end and acts on what it finds there, so an
 //! answer means that the published verdict knows every line written before the question.
 
 mod notify;
 mod resident;
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::net::UnixStream;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -19,7 +18,7 @@ use crate::config::Config;
 use crate::jobs::JobGpu;
 use crate::source;
 use crate::sys;
-use crate::verdict::{VERDICT_SCHEMA, Verdict};
+use crate::verdict::VERDICT_SCHEMA;
 
 pub use resident::run;
 
@@ -31,8 +30,8 @@ pub const ANSWER_SCHEMA: &str = "clustermax-watch/1";
 pub const FRESH: Duration = Duration::from_secs(30);
 /// Longest wait for an answer: one that is busy with a fault does not answer at once, and then a prolog looks itself.
 const ASK_LIMIT: Duration = Duration::from_millis(250);
-/// The question.
-const QUESTION: &str = "fresh\n";
+/// Longest answer, in bytes.
+const ANSWER_MAX: usize = 64 << 10;
 
 /// Answer to the question whether the published verdict is fresh.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -53,12 +52,22 @@ pub struct Fresh {
     pub gpus: Vec<JobGpu>,
 }
 
-/// Asks `watch` for the state of this node: the GPUs for a job's file when everything that drains is known to be well.
+/// What a prolog needs of the published verdict: its findings are not even looked at.
+#[derive(Deserialize)]
+struct Head {
+    schema: String,
+    boot_id: String,
+    config_hash: String,
+    mode: String,
+    drain: bool,
+}
+
+/// Asks `watch` for the state of this node: its answer when everything that drains is known to be well.
 /// No device is touched and no program started.
 ///
 /// # Errors
 /// One phrase that says why a pass of one's own is needed.
-pub fn fresh(config: &Config) -> Result<Vec<JobGpu>, String> {
+pub fn fresh(config: &Config) -> Result<Fresh, String> {
     let answer = ask(&socket(&config.paths.run_dir)).map_err(|e| format!("watch does not answer: {e}"))?;
     let boot_id = source::boot_id(&config.paths.procfs);
     let path = config.paths.run_dir.join("verdict.json");
@@ -80,7 +89,7 @@ pub fn fresh(config: &Config) -> Result<Vec<JobGpu>, String> {
         () if verdict.mode != MODE => no("another pass has found a fault since"),
         // Who is to be told, and what Slurm is to hear, takes a pass of one's own.
         () if verdict.drain => no("a fault is open"),
-        () => Ok(answer.gpus),
+        () => Ok(answer),
     }
 }
 
@@ -92,18 +101,22 @@ pub fn stands(config: &Config) -> bool {
     held && read_verdict(&run_dir.join("verdict.json")).is_some_and(|v| v.mode == MODE)
 }
 
-fn read_verdict(path: &Path) -> Option<Verdict> {
+fn read_verdict(path: &Path) -> Option<Head> {
     serde_json::from_slice(&std::fs::read(path).ok()?).ok()
 }
 
+/// That somebody connects is the question: one that had to be sent would cost a second wake-up of `watch`.
 fn ask(socket: &Path) -> std::io::Result<Fresh> {
-    let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(ASK_LIMIT))?;
-    stream.set_write_timeout(Some(ASK_LIMIT))?;
-    stream.write_all(QUESTION.as_bytes())?;
-    let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line)?;
-    Ok(serde_json::from_str(&line)?)
+    let mut stream = sys::connect(socket, ASK_LIMIT)?;
+    let mut line = Vec::new();
+    let mut part = [0; 4096];
+    while line.last() != Some(&b'\n') && line.len() < ANSWER_MAX {
+        match stream.read(&mut part)? {
+            0 => break,
+            n => line.extend_from_slice(part.get(..n).unwrap_or_default()),
+        }
+    }
+    Ok(serde_json::from_slice(&line)?)
 }
 
 fn socket(run_dir: &Path) -> PathBuf {
@@ -117,10 +130,11 @@ fn lock(run_dir: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
     use std::os::unix::net::UnixListener;
 
     /// What a prolog makes of an answer and a verdict.
-    fn asked(answer: &Fresh, verdict: &str) -> Result<Vec<JobGpu>, String> {
+    fn asked(answer: &Fresh, verdict: &str) -> Result<Fresh, String> {
         let dir = tempfile::tempdir().unwrap();
         let mut config = Config { hash: "00000001".into(), ..Config::default() };
         config.paths.run_dir = dir.path().into();
@@ -132,9 +146,6 @@ mod tests {
         std::thread::scope(|s| {
             s.spawn(|| {
                 let (mut stream, _) = listener.accept().unwrap();
-                let mut line = String::new();
-                BufReader::new(&mut stream).read_line(&mut line).unwrap();
-                assert_eq!(line, QUESTION);
                 stream.write_all((serde_json::to_string(answer).unwrap() + "\n").as_bytes()).unwrap();
             });
             fresh(&config)
@@ -166,7 +177,7 @@ mod tests {
     /// The freshness rule, condition by condition.
     #[test]
     fn an_old_green_is_not_green() {
-        assert_eq!(asked(&good(), &verdict(&[])).unwrap().len(), 1);
+        assert_eq!(asked(&good(), &verdict(&[])).unwrap().gpus.len(), 1);
         let stale: [(Fresh, String, &str); 10] = [
             (Fresh { boot_id: "other".into(), ..good() }, verdict(&[]), "another boot"),
             (good(), verdict(&[("boot_id", "other".into())]), "another boot"),

@@ -11,10 +11,11 @@ use std::time::Duration;
 use clap::{CommandFactory, Parser};
 use healthcheck::config::{Config, DEFAULT_CONFIG, Enforcement, node_name};
 use healthcheck::drain::DrainOutcome;
-use healthcheck::jobs::{self, JOB_SCHEMA, Job, JobGpu};
+use healthcheck::jobs::{self, JOB_SCHEMA, Job, JobGpu, Left};
 use healthcheck::mode::Mode;
 use healthcheck::pass::{self, Report};
 use healthcheck::state::KnownGpu;
+use healthcheck::sys;
 use healthcheck::verdict::{Finding, Verdict};
 use healthcheck::watch;
 
@@ -98,50 +99,62 @@ pub fn main(mode: Mode) -> ExitCode {
     if let Some(code) = healthcheck::source::child_main() {
         return code;
     }
-    healthcheck::log::init();
     never_drain_by_accident(mode);
-    // A bad command line or configuration must not drain a cluster: Slurm would, on any other exit code.
-    let args = match Args::try_parse() {
-        Ok(args) => args,
-        Err(e) if e.use_stderr() => {
-            tracing::error!("{e}");
+    let (config, env) = match prepare() {
+        Ok(prepared) => prepared,
+        Err(why) => {
+            // A bad command line or configuration must not drain a cluster: Slurm would, on any other exit code.
+            healthcheck::log::init();
+            tracing::error!("{} not run: {why}", mode.word());
             return ExitCode::SUCCESS;
         }
-        Err(e) => {
-            // Help; a closed pipe is no error.
-            let _ = e.print();
-            return ExitCode::SUCCESS;
-        }
-    };
-    let node = node_name(None);
-    let config = match Config::load(&args.config, &node) {
-        Ok(config) => config,
-        Err(e) => {
-            tracing::error!("{} not run: {e}", mode.word());
-            return ExitCode::SUCCESS;
-        }
-    };
-    let Some(env) = JobEnv::read(|name| std::env::var(name).ok()) else {
-        tracing::error!(
-            "{} not run: there is no SLURM_JOB_ID; it is Slurm that runs this program",
-            mode.word()
-        );
-        return ExitCode::SUCCESS;
     };
     if mode == Mode::Prolog {
         match watch::fresh(&config) {
-            // All is well, and known to be: no device is touched, no program started.
-            Ok(inventory) => {
-                admit(&config, &env, &inventory);
+            // All is well, and known to be: no device is touched, no program started, no log opened.
+            Ok(known) => {
+                admit(&config, &env, known.boot_id, &known.gpus);
                 return ExitCode::SUCCESS;
             }
-            Err(why) => tracing::debug!("own pass: {why}"),
+            Err(why) => {
+                healthcheck::log::init();
+                tracing::debug!("own pass: {why}");
+            }
         }
     }
+    healthcheck::log::init();
     end_in_time(&config, mode);
     ExitCode::from(match mode {
         Mode::Epilog => epilog(&config, &env),
         _ => prolog(&config, &env),
+    })
+}
+
+/// Command line, configuration and the job; or why there is nothing to do.
+fn prepare() -> Result<(Config, JobEnv), String> {
+    let args = arguments()?;
+    let config = Config::load(&args.config, &node_name(None)).map_err(|e| e.to_string())?;
+    let env = JobEnv::read(|name| std::env::var(name).ok())
+        .ok_or("there is no SLURM_JOB_ID; it is Slurm that runs this program")?;
+    Ok((config, env))
+}
+
+/// The command line. Slurm gives none, or a wrapper of the site the configuration: that needs no parser of command lines,
+/// which would cost more than everything else a prolog with a fresh verdict does in this process.
+fn arguments() -> Result<Args, String> {
+    let mut given = std::env::args_os().skip(1);
+    match (given.next(), given.next(), given.next()) {
+        (None, ..) => return Ok(Args { config: DEFAULT_CONFIG.into() }),
+        (Some(key), Some(path), None) if key == "--config" => return Ok(Args { config: path.into() }),
+        _ => {}
+    }
+    Args::try_parse().map_err(|e| {
+        if !e.use_stderr() {
+            // Help; a closed pipe is no error.
+            let _ = e.print();
+            std::process::exit(0);
+        }
+        e.to_string()
     })
 }
 
@@ -151,6 +164,7 @@ fn never_drain_by_accident(mode: Mode) {
     std::panic::set_hook(Box::new(move |info| {
         // The default hook ignores a standard error that cannot be written.
         told(info);
+        healthcheck::log::init();
         tracing::error!("{} given up: a defect of clustermax, see above; please report it", mode.word());
         std::process::exit(0);
     }));
@@ -172,20 +186,23 @@ fn end_in_time(config: &Config, mode: Mode) {
 }
 
 fn prolog(config: &Config, env: &JobEnv) -> u8 {
-    let code = finish(config, env, &pass::run(config, Mode::Prolog, Some(&env.job)));
+    let report = pass::run(config, Mode::Prolog, Some(&env.job));
+    let code = finish(config, env, &report);
     // After the pass: what it read in the kernel log happened before this job.
     if code == 0 {
         let known = pass::inventory(config).into_iter();
         let gpu =
             |(pci, k): (String, KnownGpu)| JobGpu { index: k.minor, pci: Some(pci), uuid: Some(k.uuid) };
-        admit(config, env, &known.map(gpu).collect::<Vec<_>>());
+        let boot_id = report.facts.boot_id;
+        admit(config, env, boot_id, &known.map(gpu).collect::<Vec<_>>());
     }
     code
 }
 
 /// Writes the job's file.
-fn admit(config: &Config, env: &JobEnv, inventory: &[JobGpu]) {
-    if let Err(why) = jobs::save(&config.paths.run_dir, &record(config, env, inventory)) {
+fn admit(config: &Config, env: &JobEnv, boot_id: String, inventory: &[JobGpu]) {
+    if let Err(why) = jobs::save(&config.paths.run_dir, &record(config, env, boot_id, inventory)) {
+        healthcheck::log::init();
         tracing::warn!("{why}");
     }
 }
@@ -193,7 +210,9 @@ fn admit(config: &Config, env: &JobEnv, inventory: &[JobGpu]) {
 fn epilog(config: &Config, env: &JobEnv) -> u8 {
     let report = pass::run(config, Mode::Epilog, Some(&env.job));
     let code = finish(config, env, &report);
-    if let Err(why) = jobs::finish(&config.paths.run_dir, &config.paths.state_dir, &env.job) {
+    let alone = !report.facts.jobs.iter().any(|j| j.uid == env.uid && j.job != env.job);
+    let left = Left::look(&config.paths.procfs, &env.job, env.uid, alone, &report.facts);
+    if let Err(why) = jobs::finish(config, &env.job, Some(left), &pass::timestamp()) {
         tracing::warn!("{why}");
     }
     code
@@ -209,7 +228,7 @@ fn finish(config: &Config, env: &JobEnv, report: &Report) -> u8 {
     exit_code(config.enforcement, &report.verdict.findings, &gpus, outcome)
 }
 
-fn record(config: &Config, env: &JobEnv, inventory: &[JobGpu]) -> Job {
+fn record(config: &Config, env: &JobEnv, boot_id: String, inventory: &[JobGpu]) -> Job {
     let now = pass::timestamp();
     Job {
         schema: JOB_SCHEMA.into(),
@@ -227,7 +246,9 @@ fn record(config: &Config, env: &JobEnv, inventory: &[JobGpu]) -> Job {
                 known.cloned().unwrap_or(JobGpu { index, ..JobGpu::default() })
             })
             .collect(),
-        events: Vec::new(),
+        boot_id,
+        begun: sys::since_boot(),
+        ..Job::default()
     }
 }
 

@@ -119,6 +119,11 @@ fn rate(sink: &mut Sink<'_>, port: &IbPort, profile: &IbPortProfile, name: &str,
     }
 }
 
+/// The value at which a counter of a port sticks; none for one with many bits.
+pub fn short_counter_top(name: &str) -> Option<u64> {
+    SHORT_COUNTERS.iter().find(|(n, _)| *n == name).map(|(_, top)| *top)
+}
+
 /// True when a counter stands at the top of its few bits and cannot show anything any more.
 pub fn blind(port: &IbPort, name: &str) -> bool {
     SHORT_COUNTERS.iter().any(|(n, top)| *n == name && port.counters.get(name) == Some(top))

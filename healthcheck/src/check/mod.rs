@@ -14,6 +14,7 @@ mod machine;
 mod site;
 
 pub(crate) use host::hindered;
+pub(crate) use ib::short_counter_top;
 pub(crate) use kernel::check_of;
 pub(crate) use kernel_lines::stays_open;
 

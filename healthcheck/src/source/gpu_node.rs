@@ -118,6 +118,11 @@ fn look_up(procfs: &Path, pid: u32) -> (Owner, String) {
     (owner, name.chars().filter(|c| !c.is_control()).take(32).collect())
 }
 
+/// Job in whose control group a process is.
+pub fn job_of_process(procfs: &Path, pid: u32) -> Option<String> {
+    job_of_cgroup(&read_trimmed(&procfs.join(pid.to_string()).join("cgroup"))?)
+}
+
 /// Job of a `/proc/PID/cgroup`: Slurm's folders are called `job_ID`, below `slurm`, `slurm_NODE` or
 /// `slurmstepd.scope`. A user can make folders below the step's only, so the first such name is Slurm's.
 fn job_of_cgroup(text: &str) -> Option<String> {

@@ -38,6 +38,7 @@ use crate::sys;
 use child::{Ended, Meanwhile, Outcome, Probe, Resident};
 
 /// There when systemd is this machine's service manager.
+pub(crate) use gpu_node::job_of_process;
 const SYSTEMD: &str = "/run/systemd/system";
 /// Longest wait for contexts and copies on all GPUs.
 const CUDA_LIMIT: Duration = Duration::from_secs(10);
@@ -343,6 +344,10 @@ fn from_json<T: serde::de::DeserializeOwned>(outcome: &Outcome) -> Reading<T> {
 }
 
 fn failed<T>(ended: &Ended) -> Reading<T> {
+        for (name, count) in [("ecc_sram_ue", &gpu.ecc_sram_ue), ("ecc_dram_ue", &gpu.ecc_dram_ue)] {
+            let named = |pci: &String| Some((format!("gpu/{pci}/{name}"), *count.value()?));
+            all.extend(gpu.pci.value().and_then(named));
+        }
     match ended {
         Ended::Deadline(why) => Reading::Hung(why.clone()),
         Ended::NotStarted(why) => Reading::Unknown(why.clone()),
