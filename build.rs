@@ -39,6 +39,8 @@ const DRAIN: Wanted = Wanted {
         "slurm_load_node",
         "slurm_load_node_single",
         "slurm_free_node_info_msg",
+        "slurm_load_partitions",
+        "slurm_free_partition_info_msg",
         "slurm_load_job",
         "slurm_free_job_info_msg",
         "slurm_init_job_desc_msg",
@@ -109,6 +111,11 @@ fn generate() -> Result<(), String> {
     if wanted.loader.is_some() {
         // Structures are laid out as in the header, whatever release the number above claims.
         println!("cargo:rustc-env=CLUSTERMAX_SLURM_HEADER_NUMBER={header_version}");
+        // 23.02 knows when a node is to be resumed by itself.
+        println!("cargo:rustc-check-cfg=cfg(slurm_resume_after)");
+        if header_version >= (23 << 16) | (2 << 8) {
+            println!("cargo:rustc-cfg=slurm_resume_after");
+        }
         // 26.05 names jobs by `slurm_step_id_t`.
         println!("cargo:rustc-check-cfg=cfg(slurm_jobs_by_step_id)");
         if header_version >= (26 << 16) | (5 << 8) {

@@ -30,13 +30,15 @@ pub enum DrainOutcome {
     Observe,
     /// libslurm is of another release and scontrol is no way out.
     WrongRelease,
+    /// Our drain was taken back, since what drained the node is well again.
+    Returned,
     /// `clustermax-drain` itself failed.
     Failed,
 }
 
 impl DrainOutcome {
     /// All of them.
-    pub const ALL: [DrainOutcome; 10] = [
+    pub const ALL: [DrainOutcome; 11] = [
         DrainOutcome::Written,
         DrainOutcome::Already,
         DrainOutcome::Foreign,
@@ -46,6 +48,7 @@ impl DrainOutcome {
         DrainOutcome::Unreadable,
         DrainOutcome::Observe,
         DrainOutcome::WrongRelease,
+        DrainOutcome::Returned,
         DrainOutcome::Failed,
     ];
 
@@ -62,6 +65,7 @@ impl DrainOutcome {
             DrainOutcome::Unreadable => "unreadable",
             DrainOutcome::Observe => "observe",
             DrainOutcome::WrongRelease => "wrong_release",
+            DrainOutcome::Returned => "returned",
             DrainOutcome::Failed => "failed",
         }
     }
@@ -122,6 +126,12 @@ pub fn notify(
     meanwhile: &mut Meanwhile<'_>,
 ) -> Answer {
     call(config, &["notify", "--job", job, "--text", text], limit, meanwhile)
+}
+
+/// Gives this node back after the fault with this id, if the drain is still ours.
+#[must_use]
+pub fn give_back(config: &Config, id: &str, limit: Duration, meanwhile: &mut Meanwhile<'_>) -> Answer {
+    call(config, &["return", "--id", id], limit, meanwhile)
 }
 
 /// Delivers spooled drains; starts nothing when there are none.

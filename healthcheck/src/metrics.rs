@@ -3,11 +3,16 @@
 //! One bad line makes node_exporter refuse the whole file, so: no UNIT, info or EOF lines, no time stamps, every series of a
 //! metric together, every label value escaped. Labels come from bounded sets; no free text is one.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use crate::active::{self, Stamp};
 use crate::catalogue::CATALOGUE;
 use crate::config::{Config, Enforcement};
 use crate::drain::DrainOutcome;
+use crate::exempt::Exemptions;
+use crate::pass::unix_time;
+use crate::rack::Domain;
 use crate::state::write_atomic;
 use crate::totals::{Totals, brake_engaged, spooled};
 use crate::verdict::{Status, Verdict};
@@ -22,7 +27,10 @@ const STATUSES: [Status; 5] =
 pub fn publish(config: &Config, verdict: &Verdict, totals: &Totals) -> Result<(), String> {
     let Some(path) = &config.metrics.textfile else { return Ok(()) };
     let state = &config.paths.state_dir;
-    let text = render(config, verdict, totals, brake_engaged(state), spooled(state));
+    let mut text = render(config, verdict, totals, brake_engaged(state), spooled(state));
+    let exempt = Exemptions::read(state, unix_time()).unwrap_or_default();
+    text.push_str(&hands(&exempt, Domain::read(state).as_ref()));
+    text.push_str(&active_checks(&active::read(&config.paths.run_dir)));
     write_atomic(path, text.as_bytes(), 0o644, None)
         .map_err(|e| format!("{} (metrics.textfile) cannot be written: {e}", path.display()))
 }
@@ -116,6 +124,66 @@ pub fn render(config: &Config, verdict: &Verdict, totals: &Totals, brake: bool, 
         if let [kind, code, device] = key.split(' ').collect::<Vec<_>>()[..] {
             let labels = [("kind", kind), ("code", code), ("device", device)];
             out.line("clustermax_kernel_events_total", &labels, count(*n));
+        }
+    }
+    out.0
+}
+
+/// What operators and the rack are to this node. Checks are those of the catalogue or of the configuration, or all.
+fn hands(exempt: &Exemptions, domain: Option<&Domain>) -> String {
+    let mut out = Text::default();
+    if !exempt.is_empty() {
+        out.head("clustermax_exempt_until_seconds", "gauge", "When the exemption of the check ends.");
+    }
+    for (check, exemption) in &exempt.0 {
+        out.line("clustermax_exempt_until_seconds", &[("check", check)], exemption.until);
+    }
+    if let Some(domain) = domain {
+        let labels = [("domain", domain.name.as_str())];
+        for (name, help, value) in [
+            (
+                "clustermax_domain_trays",
+                "Trays of this node's rack-scale domain.",
+                count(domain.trays as u64),
+            ),
+            (
+                "clustermax_domain_sick_trays",
+                "Sick trays, when last looked at.",
+                count(domain.sick.len() as u64),
+            ),
+            ("clustermax_domain_degraded", "1: as many trays are sick as degrade it.", flag(domain.degraded)),
+            ("clustermax_domain_timestamp_seconds", "When it was last looked at.", domain.time),
+        ] {
+            out.head(name, "gauge", help);
+            out.line(name, &labels, value);
+        }
+    }
+    out.0
+}
+
+/// The last active checks of this node while it was idle.
+fn active_checks(stamps: &BTreeMap<&str, Stamp>) -> String {
+    let mut out = Text::default();
+    if stamps.is_empty() {
+        return out.0;
+    }
+    out.head(
+        "clustermax_active_check_timestamp_seconds",
+        "gauge",
+        "When the last active check with a result ended.",
+    );
+    for (kind, stamp) in stamps {
+        out.line("clustermax_active_check_timestamp_seconds", &[("kind", kind)], stamp.time);
+    }
+    out.head("clustermax_active_check_duration_seconds", "gauge", "How long it took.");
+    for (kind, stamp) in stamps {
+        out.line("clustermax_active_check_duration_seconds", &[("kind", kind)], stamp.seconds);
+    }
+    out.head("clustermax_active_check_status", "gauge", "1 for its result; unknown: it broke off by itself.");
+    for (kind, stamp) in stamps {
+        for status in ["pass", "fail", "unknown"] {
+            let labels = [("kind", *kind), ("status", status)];
+            out.line("clustermax_active_check_status", &labels, flag(stamp.status == status));
         }
     }
     out.0
@@ -235,6 +303,50 @@ mod tests {
         }
         for bad in ["UNIT", "EOF", "# TYPE clustermax_build_info info"] {
             assert!(!text.contains(bad), "node_exporter refuses {bad}");
+        }
+    }
+
+    #[test]
+    fn exemptions_and_the_domain_are_shown_while_there_are_any() {
+        assert_eq!(hands(&Exemptions::default(), None), "");
+        let exemption = crate::exempt::Exemption {
+            until: 2000.0,
+            why: "a \"secret\"".into(),
+            since: String::new(),
+            by: "root".into(),
+        };
+        let domain = Domain {
+            name: "r1".into(),
+            trays: 18,
+            sick: vec!["t1".into(), "t2".into(), "t3".into()],
+            degraded: true,
+            followed: String::new(),
+            time: 1000.0,
+        };
+        let text = hands(&Exemptions([("ib.port".to_string(), exemption)].into()), Some(&domain));
+        for line in [
+            "clustermax_exempt_until_seconds{check=\"ib.port\"} 2000",
+            "clustermax_domain_trays{domain=\"r1\"} 18",
+            "clustermax_domain_sick_trays{domain=\"r1\"} 3",
+            "clustermax_domain_degraded{domain=\"r1\"} 1",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line}\n{text}");
+        }
+        assert!(!text.contains("secret"), "no free text");
+    }
+
+    #[test]
+    fn active_checks_are_shown_once_there_was_one() {
+        assert_eq!(active_checks(&BTreeMap::new()), "");
+        let stamp = Stamp { time: 1000.0, seconds: 12.0, status: "fail".into() };
+        let text = active_checks(&[("heavy", stamp)].into());
+        for line in [
+            "clustermax_active_check_timestamp_seconds{kind=\"heavy\"} 1000",
+            "clustermax_active_check_duration_seconds{kind=\"heavy\"} 12",
+            "clustermax_active_check_status{kind=\"heavy\",status=\"fail\"} 1",
+            "clustermax_active_check_status{kind=\"heavy\",status=\"pass\"} 0",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line}\n{text}");
         }
     }
 

@@ -246,6 +246,10 @@ pub fn read(config: &Config, now: f64) -> Report {
         }
     };
 
+    for (check, e) in checks.iter().flat_map(|c| &c.exempt.0).filter(|(_, e)| e.until > now) {
+        let what = if check == crate::exempt::ALL { "every check" } else { check.as_str() };
+        notes.push(format!("{what} drains nothing for another {}: {} ({})", ago(Some(e.until - now)), e.why, e.by));
+    }
     let mut rows = Vec::new();
     let earlier_boot = |id: &str| !boot_id.is_empty() && id != boot_id;
     if let Some(file) = checks.as_ref().filter(|c| !earlier_boot(&c.totals.boot_id)) {
@@ -401,6 +405,7 @@ fn ago(age: Option<f64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exempt::Exemptions;
     use crate::totals::{CHECKS_SCHEMA, LastResult, Totals};
     use crate::verdict::{Device, Fault, Finding, VERDICT_SCHEMA};
 
@@ -445,6 +450,7 @@ mod tests {
             enforcement: "enforce".into(),
             brake: true,
             spooled: 1,
+            exempt: Exemptions::default(),
             totals,
         }
     }

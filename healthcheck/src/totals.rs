@@ -8,6 +8,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
+use crate::exempt::Exemptions;
 use crate::facts::{Facts, SeenEvent};
 use crate::jobs::make_public_dir;
 use crate::state::{KnownGpu, write_atomic};
@@ -108,6 +109,9 @@ pub struct ChecksFile {
     pub brake: bool,
     /// Drains that wait for the controller.
     pub spooled: usize,
+    /// Checks whose faults drain nothing for now.
+    #[serde(default, skip_serializing_if = "Exemptions::is_empty")]
+    pub exempt: Exemptions,
     /// The counts.
     #[serde(flatten)]
     pub totals: Totals,
@@ -190,6 +194,7 @@ impl Totals {
             enforcement: config.enforcement.word().into(),
             brake: brake_engaged(&config.paths.state_dir),
             spooled: spooled(&config.paths.state_dir),
+            exempt: Exemptions::read(&config.paths.state_dir, now).unwrap_or_default(),
             totals: self.clone(),
         };
         let path = config.paths.run_dir.join("checks.json");

@@ -16,13 +16,15 @@ use crate::node_state::{FUTURE, Node};
 /// How many refused reasons the record keeps.
 const REFUSED_KEPT: usize = 16;
 
-/// Largest number of nodes our drains of one window may hold: the share of all nodes, at least one.
+/// Largest number of nodes our drains of one window may hold: the share of all nodes or the number given, whichever is
+/// less, and at least one.
 #[must_use]
-pub fn limit(nodes: &[Node], max_share: f64) -> usize {
+pub fn limit(nodes: &[Node], settings: &Settings) -> usize {
     let real = nodes.iter().filter(|n| n.state & 0xf != FUTURE).count();
     #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    let share = (real as f64 * max_share).floor() as usize;
-    share.max(1)
+    let share = (real as f64 * settings.max_share).floor() as usize;
+    let most = settings.max_nodes.and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX);
+    share.min(most).max(1)
 }
 
 /// How many other nodes our drains have taken in the window that ends `now` (seconds since 1970). A time
@@ -98,12 +100,14 @@ impl Record {
         })))
     }
 
-    /// Engages the brake, or adds one more refused reason to it.
+    /// Engages the brake, or adds one more refused reason to it; true when it was not engaged before.
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn engage(&self, node: &str, why: &str, reason: &str, time: &str) -> Result<(), FileError> {
-        let mut engaged = self.read()?.unwrap_or_else(|| Engaged {
+    pub fn engage(&self, node: &str, why: &str, reason: &str, time: &str) -> Result<bool, FileError> {
+        let before = self.read()?;
+        let first = before.is_none();
+        let mut engaged = before.unwrap_or_else(|| Engaged {
             since: time.to_string(),
             node: node.to_string(),
             why: why.to_string(),
@@ -111,13 +115,14 @@ impl Record {
         });
         // The same fault is refused at every pass; its first time says it all.
         if engaged.refused.iter().any(|r| r.reason == reason) {
-            return Ok(());
+            return Ok(false);
         }
         engaged.refused.push(Refused { time: time.to_string(), reason: reason.to_string() });
         if engaged.refused.len() > REFUSED_KEPT {
             engaged.refused.remove(0);
         }
-        files::write_json(&self.path, &engaged)
+        files::write_json(&self.path, &engaged)?;
+        Ok(first)
     }
 
     /// Releases the brake; what it had held back, or none when it was not engaged.
@@ -140,11 +145,14 @@ pub struct Settings {
     pub window: u64,
     /// Share of all nodes in (0, 1].
     pub max_share: f64,
+    /// Most nodes, whatever their share.
+    #[serde(default)]
+    pub max_nodes: Option<u32>,
 }
 
 impl From<config::Brake> for Settings {
     fn from(b: config::Brake) -> Self {
-        Settings { window: b.window, max_share: b.max_share }
+        Settings { window: b.window, max_share: b.max_share, max_nodes: b.max_nodes }
     }
 }
 
@@ -159,24 +167,32 @@ mod tests {
             state: 2 | DRAIN,
             reason: "cmx:x t; act=repair id=00000000".into(),
             reason_time: time,
+            ..Node::default()
         }
     }
 
     fn idle(name: &str) -> Node {
-        Node { name: name.into(), state: 2, reason: String::new(), reason_time: 0 }
+        Node { name: name.into(), state: 2, ..Node::default() }
+    }
+
+    fn settings(max_share: f64, max_nodes: Option<u32>) -> Settings {
+        Settings { window: 3600, max_share, max_nodes }
     }
 
     #[test]
-    fn the_limit_is_a_share_and_at_least_one_node() {
+    fn the_limit_is_a_share_or_a_number_and_at_least_one_node() {
         let nodes = |n: usize| vec![idle("x"); n];
         for (count, share, expected) in
             [(0, 0.1, 1), (4, 0.1, 1), (10, 0.1, 1), (19, 0.1, 1), (20, 0.1, 2), (64, 0.1, 6), (12, 1.0, 12)]
         {
-            assert_eq!(limit(&nodes(count), share), expected, "{count} {share}");
+            assert_eq!(limit(&nodes(count), &settings(share, None)), expected, "{count} {share}");
+        }
+        for (most, expected) in [(1, 1), (4, 4), (6, 6), (7, 6), (1000, 6)] {
+            assert_eq!(limit(&nodes(64), &settings(0.1, Some(most))), expected, "at most {most}");
         }
         let mut with_future = nodes(20);
         with_future[0].state = FUTURE;
-        assert_eq!(limit(&with_future, 0.1), 1);
+        assert_eq!(limit(&with_future, &settings(0.1, None)), 1);
     }
 
     #[test]
@@ -240,9 +256,9 @@ mod tests {
         let record = Record::new(&dir.path().join("state"));
         assert_eq!(record.read().unwrap(), None);
         assert_eq!(record.release().unwrap(), None);
-        record.engage("n1", "2 of 2", "cmx:a", "t1").unwrap();
-        record.engage("n1", "3 of 2", "cmx:a", "t2").unwrap();
-        record.engage("n1", "3 of 2", "cmx:b", "t3").unwrap();
+        assert!(record.engage("n1", "2 of 2", "cmx:a", "t1").unwrap());
+        assert!(!record.engage("n1", "3 of 2", "cmx:a", "t2").unwrap());
+        assert!(!record.engage("n1", "3 of 2", "cmx:b", "t3").unwrap());
         let engaged = record.read().unwrap().unwrap();
         assert_eq!((engaged.since.as_str(), engaged.why.as_str()), ("t1", "2 of 2"));
         assert_eq!(engaged.refused.len(), 2);

@@ -3,9 +3,9 @@
 use healthcheck::verdict::ascii;
 
 use crate::brake::{self, Settings};
-use crate::node_state::{Decision, Node, decide, state_text};
+use crate::node_state::{Decision, FAIL, Node, RESERVED, decide, protecting, state_text};
 use crate::outcome::{Outcome, Report};
-use crate::reason::Reason;
+use crate::reason::{self, Reason};
 use crate::slurm::{Slurm, SlurmError};
 
 /// Longest AdminComment we leave behind, in bytes.
@@ -17,8 +17,8 @@ const TEXT_MAX: usize = 400;
 
 /// Drains `name` with `reason` (ours, already normalised), or says why not.
 ///
-/// `now` is in seconds since 1970. One node is read on every call; all nodes only when a node in service would be
-/// taken out.
+/// `now` is in seconds since 1970. One node is read on every call, and its partitions where `partitions` names those in which
+/// we may drain; all nodes only when a node in service would be taken out.
 ///
 /// # Errors
 /// [`SlurmError::NoAnswer`] only: whoever calls keeps the drain for later.
@@ -26,10 +26,11 @@ pub fn drain(
     slurm: &mut dyn Slurm,
     name: &str,
     reason: &str,
+    partitions: &[String],
     brake: Settings,
     now: i64,
 ) -> Result<Report, SlurmError> {
-    match try_drain(slurm, name, reason, brake, now) {
+    match try_drain(slurm, name, reason, partitions, brake, now) {
         Err(SlurmError::Refused(why)) => Ok(Report::new(Outcome::Unreadable, name, reason).detail(why)),
         other => other,
     }
@@ -43,13 +44,22 @@ fn try_drain(
     slurm: &mut dyn Slurm,
     name: &str,
     reason: &str,
+    partitions: &[String],
     brake: Settings,
     now: i64,
 ) -> Result<Report, SlurmError> {
-    let Some(node) = slurm.node(name)? else {
-        return Ok(Report::new(Outcome::Unreadable, name, reason)
-            .detail(format!("Slurm does not know a node {name}: look at SLURMD_NODENAME and slurm.conf")));
-    };
+    let Some(node) = find(slurm, name)? else { return Ok(unknown(name, reason)) };
+    let name = node.name.as_str();
+    if !partitions.is_empty() {
+        let of = slurm.partitions(name)?;
+        if !of.iter().any(|p| partitions.contains(p)) {
+            return Ok(Report::new(Outcome::Observe, name, reason).detail(format!(
+                "enforcement is observe outside of partition {} (enforce.partitions); this node is in {}",
+                partitions.join(", "),
+                if of.is_empty() { "none".to_string() } else { of.join(", ") }
+            )));
+        }
+    }
     let (text, takes_node) = match weigh(&node, reason) {
         Ok(write) => write,
         Err(report) => return Ok(*report),
@@ -60,7 +70,7 @@ fn try_drain(
         if let Some(Err(report)) = nodes.iter().find(|n| n.name == name).map(|n| weigh(n, reason)) {
             return Ok(*report);
         }
-        let limit = brake::limit(&nodes, brake.max_share);
+        let limit = brake::limit(&nodes, &brake);
         let count = brake::others_drained(&nodes, name, now, brake.window);
         if count >= limit {
             return Ok(Report::new(Outcome::Brake, name, reason)
@@ -73,6 +83,94 @@ fn try_drain(
     let fresh = node.drained_by_us() && now.abs_diff(node.reason_time) < FRESH;
     report.second_look = takes_node || fresh;
     Ok(report)
+}
+
+/// The node with this name. Where Slurm knows none, the one node that has the same name with or without a domain, or the
+/// one whose slurmd runs on the host of this name: `gpu01` and `gpu01.example.org` are one machine.
+///
+/// # Errors
+/// [`SlurmError`].
+pub fn find(slurm: &mut dyn Slurm, name: &str) -> Result<Option<Node>, SlurmError> {
+    if let Some(node) = slurm.node(name)? {
+        return Ok(Some(node));
+    }
+    let mut nodes = slurm.nodes()?;
+    let short = |name: &str| name.split('.').next().unwrap_or_default().to_string();
+    let one_has_no_domain = |n: &Node| n.name.contains('.') != name.contains('.');
+    let same_name = |n: &Node| short(&n.name) == short(name) && one_has_no_domain(n);
+    let same_host = |n: &Node| n.hostname == name || short(&n.hostname) == name;
+    let only = |fits: &dyn Fn(&Node) -> bool| {
+        let mut all = (0..nodes.len()).filter(|at| nodes.get(*at).is_some_and(fits));
+        let first = all.next();
+        first.filter(|_| all.next().is_none())
+    };
+    Ok(only(&same_name).or_else(|| only(&same_host)).map(|at| nodes.swap_remove(at)))
+}
+
+fn unknown(name: &str, reason: &str) -> Report {
+    Report::new(Outcome::Unreadable, name, reason)
+        .detail(format!("Slurm does not know a node {name}: look at SLURMD_NODENAME and slurm.conf"))
+}
+
+/// Gives a node back that we drained: only when its reason is byte for byte the one we wrote last, for the fault with this
+/// id, and nothing of the node's state is somebody else's plan.
+///
+/// # Errors
+/// [`SlurmError::NoAnswer`] only.
+pub fn give_back(slurm: &mut dyn Slurm, name: &str, written: &str, id: &str) -> Result<Report, SlurmError> {
+    let result = try_give_back(slurm, name, written, id);
+    let mut report = match result {
+        Err(SlurmError::Refused(why)) => Report::new(Outcome::Unreadable, name, written).detail(why),
+        other => other?,
+    };
+    report.via = slurm.via().to_string();
+    Ok(report)
+}
+
+fn try_give_back(slurm: &mut dyn Slurm, name: &str, written: &str, id: &str) -> Result<Report, SlurmError> {
+    let Some(node) = find(slurm, name)? else { return Ok(unknown(name, written)) };
+    let name = node.name.as_str();
+    let left = |outcome, why: String| Ok(Report::new(outcome, name, &node.reason).detail(why));
+    let state = state_text(node.state);
+    if !node.drained() || node.reason != written {
+        return left(Outcome::Foreign, "the node does not hold the reason that we wrote, left alone".into());
+    }
+    let ours = Reason::parse(written);
+    if ours.and_then(|r| r.id) != Some(id) {
+        return left(Outcome::Foreign, format!("we drained it for another fault than {id}, left alone"));
+    }
+    if node.resume_after {
+        return left(
+            Outcome::Foreign,
+            "an operator had Slurm resume it later (ResumeAfter), left alone".into(),
+        );
+    }
+    if node.state & FAIL != 0 {
+        return left(Outcome::Foreign, format!("{state}: an operator says that it is failing, left alone"));
+    }
+    // What Slurm drained for reasons of its own before we did is not mended by our check.
+    if let Some(was) = ours.and_then(|r| r.was).filter(|was| !ours_to_undo(was)) {
+        return left(
+            Outcome::Foreign,
+            format!("Slurm had drained it before: \"{was}\", left to an operator"),
+        );
+    }
+    if let Some(flag) = protecting(node.state) {
+        return left(Outcome::Protected, format!("{state} ({flag}), left alone"));
+    }
+    if node.state & RESERVED != 0 {
+        return left(Outcome::Protected, format!("{state}: reserved, left alone"));
+    }
+    if node.down() {
+        return left(Outcome::Protected, format!("{state}: Slurm does not reach it, left alone"));
+    }
+    slurm.undrain(name)?;
+    Ok(Report::new(Outcome::Returned, name, written))
+}
+
+/// Reasons that our own exit codes made Slurm write, or ours.
+fn ours_to_undo(was: &str) -> bool {
+    was.starts_with("Prolog error") || was.starts_with("Epilog error") || reason::is_ours(was)
 }
 
 /// What to write and whether the brake counts, or the report of why not.
@@ -105,7 +203,7 @@ pub fn take_back(
     brake: Settings,
 ) -> Result<Report, SlurmError> {
     let nodes = slurm.nodes()?;
-    let limit = brake::limit(&nodes, brake.max_share);
+    let limit = brake::limit(&nodes, &brake);
     let ours = nodes.iter().find(|n| n.name == name && n.drained() && n.reason == written);
     let rank = ours.and_then(|n| brake::rank(&nodes, &n.name, brake.window));
     let mut report = match rank {
@@ -166,101 +264,22 @@ fn comment(old: &str, text: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fake::Fake;
     use crate::node_state::DRAIN;
     use crate::slurm::Job;
 
     const REASON: &str = "cmx:xid79 g3 GPU fell off the bus; act=reboot id=3f2a91bc";
-    const BRAKE: Settings = Settings { window: 3600, max_share: 0.1 };
+    const BRAKE: Settings = Settings { window: 3600, max_share: 0.1, max_nodes: None };
     const NOW: i64 = 10_000;
 
-    /// A controller in memory that counts the calls made.
-    #[derive(Default)]
-    struct Fake {
-        nodes: Vec<Node>,
-        jobs: Vec<Job>,
-        down: bool,
-        refuses: bool,
-        loads: usize,
-        notified: Vec<String>,
-    }
-
-    impl Fake {
-        fn with(count: usize) -> Self {
-            let node = |i| Node { name: format!("n{i}"), state: 2, reason: String::new(), reason_time: 0 };
-            Fake { nodes: (0..count).map(node).collect(), ..Fake::default() }
-        }
-
-        fn answer(&self) -> Result<(), SlurmError> {
-            if self.down { Err(SlurmError::NoAnswer("no answer".into())) } else { Ok(()) }
-        }
-
-        fn set(&mut self, name: &str, state: u32, reason: &str, time: i64) {
-            let node = self.nodes.iter_mut().find(|n| n.name == name).unwrap();
-            *node = Node { name: name.into(), state, reason: reason.into(), reason_time: time };
-        }
-
-        fn drained(&self) -> usize {
-            self.nodes.iter().filter(|n| n.drained()).count()
-        }
-    }
-
-    impl Slurm for Fake {
-        fn via(&self) -> &'static str {
-            "fake"
-        }
-        fn node(&mut self, name: &str) -> Result<Option<Node>, SlurmError> {
-            self.answer()?;
-            Ok(self.nodes.iter().find(|n| n.name == name).cloned())
-        }
-        fn nodes(&mut self) -> Result<Vec<Node>, SlurmError> {
-            self.answer()?;
-            self.loads += 1;
-            Ok(self.nodes.clone())
-        }
-        fn drain(&mut self, name: &str, reason: &str) -> Result<(), SlurmError> {
-            self.answer()?;
-            if self.refuses {
-                return Err(SlurmError::Refused("Access denied (2002)".into()));
-            }
-            self.set(name, 2 | DRAIN, reason, NOW);
-            Ok(())
-        }
-        fn undrain(&mut self, name: &str) -> Result<(), SlurmError> {
-            self.answer()?;
-            let node = self.nodes.iter_mut().find(|n| n.name == name).unwrap();
-            node.state &= !DRAIN;
-            if !node.down() {
-                node.reason.clear();
-            }
-            Ok(())
-        }
-        fn set_reason(&mut self, name: &str, reason: &str) -> Result<(), SlurmError> {
-            self.answer()?;
-            self.nodes.iter_mut().find(|n| n.name == name).unwrap().reason = reason.into();
-            Ok(())
-        }
-        fn job(&mut self, id: u32) -> Result<Option<Job>, SlurmError> {
-            self.answer()?;
-            Ok(self.jobs.iter().find(|j| j.number == id).cloned())
-        }
-        fn notify(&mut self, job: &Job, text: &str) -> Result<(), SlurmError> {
-            self.notified.push(format!("{} {text}", job.id));
-            Ok(())
-        }
-        fn set_admin_comment(&mut self, job: &Job, text: &str) -> Result<(), SlurmError> {
-            self.jobs.iter_mut().find(|j| j.number == job.number).unwrap().admin_comment = text.into();
-            Ok(())
-        }
-    }
-
     fn outcome(slurm: &mut Fake, name: &str) -> Outcome {
-        drain(slurm, name, REASON, BRAKE, NOW).unwrap().outcome
+        drain(slurm, name, REASON, &[], BRAKE, NOW).unwrap().outcome
     }
 
     #[test]
     fn a_drain_loads_all_nodes_once_and_what_is_settled_none() {
         let mut slurm = Fake::with(10);
-        let report = drain(&mut slurm, "n1", REASON, BRAKE, NOW).unwrap();
+        let report = drain(&mut slurm, "n1", REASON, &[], BRAKE, NOW).unwrap();
         assert_eq!(
             (report.outcome, report.second_look, report.via.as_str()),
             (Outcome::Written, true, "fake")
@@ -272,8 +291,10 @@ mod tests {
         assert_eq!(slurm.nodes[2].reason, "maintenance");
         slurm.set("n3", 2 | (1 << 15), "", 0);
         assert_eq!(outcome(&mut slurm, "n3"), Outcome::Protected);
-        assert_eq!(outcome(&mut slurm, "n99"), Outcome::Unreadable);
         assert_eq!(slurm.loads, 1);
+        // All names are looked through for one that differs in its domain only.
+        assert_eq!(outcome(&mut slurm, "n99"), Outcome::Unreadable);
+        assert_eq!(slurm.loads, 2);
         // The limit of 10 nodes is 1, and n1 has it.
         assert_eq!(outcome(&mut slurm, "n4"), Outcome::Brake);
         assert_eq!(slurm.nodes[4].state, 2);
@@ -284,7 +305,7 @@ mod tests {
         let mut slurm = Fake::with(10);
         outcome(&mut slurm, "n1");
         slurm.set("n2", 2 | DRAIN, "Epilog error", NOW);
-        let report = drain(&mut slurm, "n2", REASON, BRAKE, NOW).unwrap();
+        let report = drain(&mut slurm, "n2", REASON, &[], BRAKE, NOW).unwrap();
         assert_eq!(report.reason, format!("{REASON}; was: Epilog error"));
         assert_eq!((report.outcome, report.second_look), (Outcome::Written, false));
     }
@@ -295,17 +316,112 @@ mod tests {
         for (time, second_look) in [(NOW, true), (NOW - 3000, false)] {
             let mut slurm = Fake::with(3);
             slurm.set("n1", 2 | DRAIN, REASON, time);
-            let report = drain(&mut slurm, "n1", graver, BRAKE, NOW).unwrap();
+            let report = drain(&mut slurm, "n1", graver, &[], BRAKE, NOW).unwrap();
             assert_eq!((report.outcome, report.second_look), (Outcome::Written, second_look), "{time}");
         }
     }
 
     #[test]
+    fn only_nodes_of_the_named_partitions_are_drained() {
+        let mut slurm = Fake::with(20);
+        let report = |slurm: &mut Fake, node: &str, of: &[&str]| {
+            let of: Vec<String> = of.iter().map(ToString::to_string).collect();
+            drain(slurm, node, REASON, &of, BRAKE, NOW).unwrap()
+        };
+        let seen = report(&mut slurm, "n2", &["batch"]);
+        assert_eq!((seen.outcome, slurm.drained()), (Outcome::Observe, 0));
+        assert!(seen.detail.contains("outside of partition batch"), "{}", seen.detail);
+        assert_eq!(report(&mut slurm, "n1", &["batch"]).outcome, Outcome::Written);
+        assert_eq!(report(&mut slurm, "n2", &["long", "all"]).outcome, Outcome::Written);
+    }
+
+    /// What Slurm calls `gpu01.example.org` may call itself `gpu01`, and the other way round.
+    #[test]
+    fn names_with_and_without_a_domain_are_one_node() {
+        let named = |names: &[(&str, &str)]| Fake {
+            nodes: names
+                .iter()
+                .map(|(n, h)| Node { name: (*n).into(), hostname: (*h).into(), state: 2, ..Node::default() })
+                .collect(),
+            ..Fake::default()
+        };
+        let hosts =
+            [("gpu01.example.org", "gpu01.example.org"), ("gpu02", "gpu02"), ("rack7", "gpu03.example.org")];
+        for (asked, found) in [
+            ("gpu01", Some("gpu01.example.org")),
+            ("gpu02.example.org", Some("gpu02")),
+            ("gpu03", Some("rack7")),
+            ("gpu03.example.org", Some("rack7")),
+            ("gpu01.example.com", None),
+            ("gpu0", None),
+        ] {
+            let node = find(&mut named(&hosts), asked).unwrap();
+            assert_eq!(node.map(|n| n.name).as_deref(), found, "{asked}");
+        }
+        // Several that it could be: none of them.
+        let twins = [("gpu01.a.org", "x"), ("gpu01.b.org", "x")];
+        assert_eq!(find(&mut named(&twins), "gpu01").unwrap(), None);
+        assert_eq!(find(&mut named(&twins), "x").unwrap(), None, "several slurmd on one host");
+        let mut slurm = named(&hosts);
+        let report = drain(&mut slurm, "gpu01", REASON, &[], BRAKE, NOW).unwrap();
+        assert_eq!((report.outcome, report.node.as_str()), (Outcome::Written, "gpu01.example.org"));
+    }
+
+    #[test]
+    fn a_node_is_given_back_only_from_our_own_drain() {
+        let id = "3f2a91bc";
+        let epilog = format!("{REASON}; was: Epilog error");
+        let kill = format!("{REASON}; was: Kill task failed");
+        let appended = format!("{REASON} : Not responding");
+        let rows: &[(u32, &str, &str, Outcome)] = &[
+            (2 | DRAIN, REASON, REASON, Outcome::Returned),
+            (3 | DRAIN, REASON, REASON, Outcome::Returned),
+            (2 | DRAIN, &epilog, &epilog, Outcome::Returned),
+            (2 | DRAIN, &kill, &kill, Outcome::Foreign),
+            (2 | DRAIN, "ticket 7", REASON, Outcome::Foreign),
+            (2 | DRAIN, &appended, REASON, Outcome::Foreign),
+            (2 | DRAIN, "cmx2:xid79", "cmx2:xid79", Outcome::Foreign),
+            (
+                2 | DRAIN,
+                "cmx:x t; act=repair id=00000000",
+                "cmx:x t; act=repair id=00000000",
+                Outcome::Foreign,
+            ),
+            (2, REASON, REASON, Outcome::Foreign),
+            (2 | DRAIN | FAIL, REASON, REASON, Outcome::Foreign),
+            (1 | DRAIN, REASON, REASON, Outcome::Protected),
+            (6 | DRAIN, REASON, REASON, Outcome::Protected),
+            (2 | DRAIN | RESERVED, REASON, REASON, Outcome::Protected),
+            (2 | DRAIN | (1 << 15), REASON, REASON, Outcome::Protected),
+            (2 | DRAIN | (1 << 16), REASON, REASON, Outcome::Protected),
+            (2 | DRAIN | (1 << 20), REASON, REASON, Outcome::Protected),
+            (2 | DRAIN | (1 << 12), REASON, REASON, Outcome::Protected),
+            (2 | DRAIN | (1 << 18), REASON, REASON, Outcome::Protected),
+        ];
+        for (state, holds, written, expected) in rows {
+            let mut slurm = Fake::with(3);
+            slurm.set("n1", *state, holds, NOW);
+            let report = give_back(&mut slurm, "n1", written, id).unwrap();
+            assert_eq!(report.outcome, *expected, "{state:#x} {holds}: {}", report.detail);
+            assert_eq!(slurm.nodes[1].drained(), state & DRAIN != 0 && *expected != Outcome::Returned);
+        }
+        let mut slurm = Fake::with(3);
+        slurm.set("n1", 2 | DRAIN, REASON, NOW);
+        slurm.nodes[1].resume_after = true;
+        assert_eq!(give_back(&mut slurm, "n1", REASON, id).unwrap().outcome, Outcome::Foreign);
+        slurm.nodes[1].resume_after = false;
+        assert_eq!(give_back(&mut slurm, "n1", REASON, "00000000").unwrap().outcome, Outcome::Foreign);
+        assert_eq!(give_back(&mut slurm, "n9", REASON, id).unwrap().outcome, Outcome::Unreadable);
+        slurm.down = true;
+        assert!(matches!(give_back(&mut slurm, "n1", REASON, id), Err(SlurmError::NoAnswer(_))));
+    }
+
+    #[test]
     fn no_answer_and_refusal_are_told_apart() {
         let mut slurm = Fake { down: true, ..Fake::with(3) };
-        assert!(matches!(drain(&mut slurm, "n1", REASON, BRAKE, NOW), Err(SlurmError::NoAnswer(_))));
+        assert!(matches!(drain(&mut slurm, "n1", REASON, &[], BRAKE, NOW), Err(SlurmError::NoAnswer(_))));
         let mut slurm = Fake { refuses: true, ..Fake::with(3) };
-        let report = drain(&mut slurm, "n1", REASON, BRAKE, NOW).unwrap();
+        let report = drain(&mut slurm, "n1", REASON, &[], BRAKE, NOW).unwrap();
         assert_eq!((report.outcome, report.detail.as_str()), (Outcome::Unreadable, "Access denied (2002)"));
     }
 

@@ -60,17 +60,29 @@ pub fn make_private_dir(dir: &Path) -> Result<(), FileError> {
 /// # Errors
 /// What the system says.
 pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), FileError> {
+    let text = serde_json::to_vec(value).map_err(|e| failed(path, "written")(e.into()))?;
+    write(path, &text)
+}
+
+/// Writes text, likewise.
+///
+/// # Errors
+/// What the system says.
+pub fn write_text(path: &Path, text: &str) -> Result<(), FileError> {
+    write(path, text.as_bytes())
+}
+
+fn write(path: &Path, text: &[u8]) -> Result<(), FileError> {
     let written = failed(path, "written");
     let dir = path.parent().unwrap_or(Path::new("/"));
     make_private_dir(dir)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let temporary = dir.join(format!(".{name}.{}", std::process::id()));
     let write = || -> io::Result<()> {
-        let text = serde_json::to_vec(value)?;
         // A leftover of a killed process with the same pid; O_EXCL below never follows a link.
         let _ = std::fs::remove_file(&temporary);
         let mut file = File::options().write(true).create_new(true).mode(0o600).open(&temporary)?;
-        file.write_all(&text)?;
+        file.write_all(text)?;
         file.sync_all()?;
         std::fs::rename(&temporary, path)?;
         File::open(dir)?.sync_all()

@@ -2,10 +2,14 @@
 
 pub mod brake;
 pub mod doctor;
+pub mod domains;
 pub mod drainer;
+#[cfg(test)]
+mod fake;
 pub mod files;
 pub mod hook;
 pub mod node_state;
+pub mod notify;
 pub mod outcome;
 pub mod plugin_file;
 pub mod reason;
@@ -14,3 +18,4 @@ pub mod scontrol;
 pub mod slurm;
 pub mod slurm_conf;
 pub mod spool;
+pub mod until;

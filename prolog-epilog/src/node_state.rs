@@ -3,6 +3,8 @@
 //! The decision rests on flag bits, never on state names: `DRAINED`, `DRNG@`, `RESV` and the like are only
 //! Slurm's ways to print combinations of them.
 
+use serde::{Deserialize, Serialize};
+
 use crate::reason::{self, Reason};
 
 /// Mask of the base state in `node_state`.
@@ -45,8 +47,11 @@ pub const FLAGS: &[(u32, &str, bool)] = &[
 /// Base states as `scontrol` prints them, in the order of `enum node_states`.
 const BASES: [&str; 7] = ["UNKNOWN", "DOWN", "IDLE", "ALLOCATED", "ERROR", "MIXED", "FUTURE"];
 
+/// Base state and flag of a node in an active reservation: somebody's plan, so nothing is given back by itself.
+pub const RESERVED: u32 = 1 << 5;
+
 /// What we need to know of a node.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
     /// Slurm's name.
     pub name: String,
@@ -56,6 +61,12 @@ pub struct Node {
     pub reason: String,
     /// When the reason was set, by the controller's clock, seconds since 1970; 0 without a reason.
     pub reason_time: i64,
+    /// Name of the host on which its slurmd runs, as slurm.conf or the daemon says.
+    #[serde(default)]
+    pub hostname: String,
+    /// Slurm resumes the node by itself at some time, since an operator said so (`ResumeAfter`, 23.02 and newer).
+    #[serde(default)]
+    pub resume_after: bool,
 }
 
 impl Node {
@@ -128,14 +139,20 @@ pub enum Decision {
     Protected(&'static str),
 }
 
+/// The flag that makes the node's state Slurm's or the operator's business.
+#[must_use]
+pub fn protecting(state: u32) -> Option<&'static str> {
+    if state & BASE == FUTURE {
+        return Some("FUTURE");
+    }
+    FLAGS.iter().find(|(bit, _, protects)| *protects && state & bit != 0).map(|(_, name, _)| *name)
+}
+
 /// The rules. `new` is a reason of ours.
 #[must_use]
 pub fn decide(node: &Node, new: &str) -> Decision {
-    if node.state & BASE == FUTURE {
-        return Decision::Protected("FUTURE");
-    }
-    if let Some((_, name, _)) = FLAGS.iter().find(|(bit, _, protects)| *protects && node.state & bit != 0) {
-        return Decision::Protected(name);
+    if let Some(flag) = protecting(node.state) {
+        return Decision::Protected(flag);
     }
     let takes_node = !node.drained();
     let old = node.reason.as_str();
@@ -145,6 +162,18 @@ pub fn decide(node: &Node, new: &str) -> Decision {
             Decision::Foreign
         } else {
             Decision::Write { text: new.to_string(), takes_node }
+        };
+    }
+    if node.resume_after {
+        // Any update would stop the operator's timer without a word.
+        return if node.drained_by_us() { Decision::Already } else { Decision::Foreign };
+    }
+    if reason::is_of_other_version(old) {
+        return if takes_node {
+            Decision::Write { text: new.to_string(), takes_node }
+        } else {
+            // Ours, but which fault and how grave cannot be read: it stays.
+            Decision::Already
         };
     }
     if let Some(ours) = Reason::parse(old) {
@@ -173,7 +202,7 @@ mod tests {
     const NEW: &str = "cmx:xid79 g3 GPU fell off the bus; act=reboot id=3f2a91bc";
 
     fn node(state: u32, reason: &str) -> Node {
-        Node { name: "n1".into(), state, reason: reason.into(), reason_time: 1 }
+        Node { name: "n1".into(), state, reason: reason.into(), reason_time: 1, ..Node::default() }
     }
 
     fn writes(text: &str, takes_node: bool) -> Decision {
@@ -222,6 +251,10 @@ mod tests {
                 writes(&format!("{NEW}; was: cmx:fm t; act=restart_service id=11111111"), false),
             ),
             (1, NEW, writes(NEW, true)),
+            // Ours in a grammar that this release cannot read: stays; as a mere note on a node in service it does not.
+            (idle | DRAIN, "cmx2:rowremap/g1{act:repair}", Decision::Already),
+            (idle, "cmx2:rowremap/g1{act:repair}", writes(NEW, true)),
+            (idle | DRAIN, "cmxx:rowremap", Decision::Foreign),
             // Slurm's or the operator's business.
             (6, "", Decision::Protected("FUTURE")),
             (idle | (1 << 12), "", Decision::Protected("POWERED_DOWN")),
@@ -238,6 +271,20 @@ mod tests {
         ];
         for (state, reason, expected) in rows {
             assert_eq!(decide(&node(*state, reason), NEW), *expected, "{state:#x} {reason}");
+        }
+    }
+
+    /// Every update of a node stops its `ResumeAfter`, which an operator has set.
+    #[test]
+    fn an_operators_timer_runs_on() {
+        for (state, reason, expected) in [
+            (2 | DRAIN, "Prolog error", Decision::Foreign),
+            (1, "Not responding", Decision::Foreign),
+            (2 | DRAIN, "ticket 7", Decision::Foreign),
+            (2 | DRAIN, "cmx:fm t; act=restart_service id=11111111", Decision::Already),
+        ] {
+            let timed = Node { resume_after: true, ..node(state, reason) };
+            assert_eq!(decide(&timed, NEW), expected, "{reason}");
         }
     }
 

@@ -24,7 +24,11 @@ pub enum Outcome {
     Observe,
     /// libslurm is of another release and scontrol could not be used either.
     WrongRelease,
-    /// An answer about our own state (`status`, `release-brake`, `--version`).
+    /// The command is root's.
+    Denied,
+    /// `return`: our drain was taken back.
+    Returned,
+    /// An answer about our own state (`status`, `release`, `exempt`, `--version`).
     Status,
 }
 
@@ -33,7 +37,7 @@ impl Outcome {
     #[must_use]
     pub fn exit_code(self) -> u8 {
         match self {
-            Outcome::Written | Outcome::Already | Outcome::Status => 0,
+            Outcome::Written | Outcome::Already | Outcome::Returned | Outcome::Status => 0,
             Outcome::Foreign => 10,
             Outcome::Protected => 11,
             Outcome::Brake => 12,
@@ -41,6 +45,7 @@ impl Outcome {
             Outcome::Unreadable => 14,
             Outcome::Observe => 15,
             Outcome::WrongRelease => 16,
+            Outcome::Denied => 17,
         }
     }
 }

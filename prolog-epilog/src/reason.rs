@@ -68,10 +68,21 @@ fn action(word: &str) -> Option<Action> {
         .find(|a| a.word() == word)
 }
 
-/// True when a program of this suite wrote the reason.
+/// True when a program of this suite wrote the reason, whichever version of the grammar it knows.
 #[must_use]
 pub fn is_ours(text: &str) -> bool {
-    text.starts_with(REASON_PREFIX)
+    text.starts_with(REASON_PREFIX) || is_of_other_version(text)
+}
+
+/// True for `cmx2:`, `cmx3:` and so on: a reason of this suite in a grammar that this release cannot read. Such a drain
+/// counts for the brake and is left as it is: not replaced, not taken back, not given back.
+#[must_use]
+pub fn is_of_other_version(text: &str) -> bool {
+    let name = REASON_PREFIX.trim_end_matches(':');
+    let Some((version, _)) = text.strip_prefix(name).and_then(|rest| rest.split_once(':')) else {
+        return false;
+    };
+    version.len() <= 3 && version.parse::<u16>().is_ok_and(|v| v >= 2) && !version.starts_with(['+', '0'])
 }
 
 /// True when Slurm wrote the reason by itself, so that nobody's decision is lost by replacing it.
@@ -179,7 +190,25 @@ mod tests {
             let r = Reason::parse(text).unwrap();
             assert_eq!((r.action, r.id, r.was), (*action, *id, *was), "{text}");
         }
-        for foreign in ["", "cmx", " cmx:x", "CMX:x", "maintenance cmx:x", "NHC: cmx:x"] {
+        for newer in ["cmx2:x", "cmx17:{}", "cmx999:"] {
+            assert!(is_ours(newer) && is_of_other_version(newer), "{newer}");
+            assert_eq!(Reason::parse(newer), None, "{newer}");
+        }
+        assert!(!is_of_other_version("cmx:x"));
+        for foreign in [
+            "",
+            "cmx",
+            " cmx:x",
+            "CMX:x",
+            "maintenance cmx:x",
+            "NHC: cmx:x",
+            "cmx1:x",
+            "cmx02:x",
+            "cmx+2:x",
+            "cmx-2:x",
+            "cmx2 x",
+            "cmxx:x",
+        ] {
             assert_eq!(Reason::parse(foreign), None, "{foreign}");
             assert!(!is_ours(foreign));
         }

@@ -66,6 +66,28 @@ fn classify(said: &str) -> SlurmError {
     }
 }
 
+impl Scontrol {
+    /// Name and nodes of the blocks of topology/block, which are in topology.conf, topology.yaml or the controller's memory;
+    /// none under another topology.
+    ///
+    /// # Errors
+    /// [`SlurmError`].
+    pub fn blocks(&self) -> Result<Vec<(String, String)>, SlurmError> {
+        Ok(parse_blocks(&self.run(&["show", "topology"])?))
+    }
+}
+
+/// Reads `scontrol show topology`.
+fn parse_blocks(text: &str) -> Vec<(String, String)> {
+    text.lines()
+        .filter_map(|line| {
+            let name = field(line.trim_start(), "BlockName")?;
+            let nodes = field(line, "Nodes").filter(|n| *n != "(null)")?;
+            Some((name.to_string(), nodes.to_string()))
+        })
+        .collect()
+}
+
 impl Slurm for Scontrol {
     fn via(&self) -> &'static str {
         "scontrol"
@@ -81,6 +103,12 @@ impl Slurm for Scontrol {
 
     fn nodes(&mut self) -> Result<Vec<Node>, SlurmError> {
         parse_nodes(&self.run(&["-a", "-o", "show", "node"])?)
+    }
+
+    fn partitions(&mut self, node: &str) -> Result<Vec<String>, SlurmError> {
+        let text = self.run(&["-a", "-o", "show", "node", node])?;
+        let list = text.lines().find(|l| l.starts_with("NodeName=")).and_then(|l| field(l, "Partitions"));
+        Ok(list.unwrap_or_default().split(',').filter(|p| !p.is_empty()).map(str::to_string).collect())
     }
 
     fn drain(&mut self, name: &str, reason: &str) -> Result<(), SlurmError> {
@@ -127,7 +155,9 @@ pub fn parse_nodes(text: &str) -> Result<Vec<Node>, SlurmError> {
             SlurmError::Refused(format!("node {name}: the state {state_word:?} is not understood"))
         })?;
         let (reason, reason_time) = reason(line);
-        nodes.push(Node { name, state, reason, reason_time });
+        let hostname = field(line, "NodeHostName").unwrap_or_default().to_string();
+        let resume_after = field(line, "ResumeAfterTime").is_some_and(|t| seconds(t).is_some());
+        nodes.push(Node { name, state, reason, reason_time, hostname, resume_after });
     }
     Ok(nodes)
 }
@@ -241,6 +271,37 @@ mod tests {
         }
         assert_eq!(nodes[0].reason_time, 1_772_503_880, "2026-03-03T02:11:20 UTC");
         assert_eq!(nodes[3].reason_time, 0);
+    }
+
+    #[test]
+    fn an_operators_timer_and_the_host_are_seen() {
+        for (line, resume_after) in [
+            (
+                "NodeName=a NodeHostName=a.x State=DOWN+DRAIN ResumeAfterTime=2026-12-01T05:00:00 Reason=x",
+                true,
+            ),
+            (
+                "NodeName=a NodeHostName=a.x State=DOWN+DRAIN ResumeAfterTime=None Reason=ResumeAfterTime=2026",
+                false,
+            ),
+        ] {
+            let node = parse_nodes(line).unwrap().remove(0);
+            assert_eq!((node.resume_after, node.hostname.as_str()), (resume_after, "a.x"), "{line}");
+        }
+    }
+
+    #[test]
+    fn blocks_are_read_from_scontrols_lines() {
+        let text = "BlockName=b1 BlockIndex=0 Nodes=tray[01-18] BlockSize=18\n\
+                    BlockName=b2 BlockIndex=1 Nodes=tray[19-36] BlockSize=18\n\
+                    AggregatedBlock=b[1-2] BlockIndex=2 Nodes=tray[01-36] BlockSize=36\n\
+                    SwitchName=s1 Level=0 LinkSpeed=1 Nodes=n[1-4]\n";
+        let blocks = parse_blocks(text);
+        assert_eq!(
+            blocks,
+            [("b1".into(), "tray[01-18]".into()), ("b2".into(), "tray[19-36]".into())]
+                as [(String, String); 2]
+        );
     }
 
     #[test]

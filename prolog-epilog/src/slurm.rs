@@ -42,6 +42,11 @@ pub trait Slurm {
     /// # Errors
     /// [`SlurmError`].
     fn nodes(&mut self) -> Result<Vec<Node>, SlurmError>;
+    /// Names of the partitions that hold the node.
+    ///
+    /// # Errors
+    /// [`SlurmError`].
+    fn partitions(&mut self, node: &str) -> Result<Vec<String>, SlurmError>;
     /// Sets DRAIN and the reason.
     ///
     /// # Errors
@@ -52,7 +57,7 @@ pub trait Slurm {
     /// # Errors
     /// [`SlurmError`].
     fn undrain(&mut self, name: &str) -> Result<(), SlurmError>;
-    /// Sets the reason and leaves the state alone.
+    /// Sets the reason, or takes it away when the text is empty, and leaves the state alone.
     ///
     /// # Errors
     /// [`SlurmError`].

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 use healthcheck::config::{DEFAULT_CONFIG, is_node_name, node_name};
 use healthcheck::mode::Mode;
+use prolog_epilog::doctor::compare::{self, HostReport};
 use prolog_epilog::doctor::{Diagnosis, Options, Status, diagnose};
 use prolog_epilog::hook;
 
@@ -38,7 +39,11 @@ struct Args {
     /// Also ask the controller: its release, its running configuration and the nodes' releases.
     #[arg(long)]
     cluster: bool,
-    /// Print JSON.
+    /// Compare the reports in these files (`-`: standard input) with each other: of login nodes, the controller and compute
+    /// nodes, each written there with --json. This host is not looked at.
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["cluster", "plugin", "slurm_conf"])]
+    compare: Vec<PathBuf>,
+    /// Print JSON, one line.
     #[arg(long)]
     json: bool,
 }
@@ -54,15 +59,25 @@ fn main() -> ExitCode {
         eprintln!("clustermax-doctor: --node {bad:?} is no node name");
         return ExitCode::from(2);
     }
-    let diagnosis = diagnose(&Options {
-        config: args.config,
-        node: node_name(args.node.as_deref()),
-        plugin: args.plugin,
-        slurm_conf: args.slurm_conf,
-        cluster: args.cluster,
-    });
+    let diagnosis = if args.compare.is_empty() {
+        diagnose(&Options {
+            config: args.config,
+            node: node_name(args.node.as_deref()),
+            plugin: args.plugin,
+            slurm_conf: args.slurm_conf,
+            cluster: args.cluster,
+        })
+    } else {
+        match reports(&args.compare) {
+            Ok(reports) => compare::compare(&reports),
+            Err(sentence) => {
+                eprintln!("clustermax-doctor: {sentence}");
+                return ExitCode::from(2);
+            }
+        }
+    };
     if args.json {
-        match serde_json::to_string_pretty(&diagnosis) {
+        match serde_json::to_string(&diagnosis) {
             Ok(text) => out!("{text}"),
             Err(e) => eprintln!("clustermax-doctor: the answer cannot be printed: {e}"),
         }
@@ -70,6 +85,21 @@ fn main() -> ExitCode {
         print(&diagnosis);
     }
     ExitCode::from(u8::from(diagnosis.status == Status::Fail))
+}
+
+/// The reports of all files; `Err` is a sentence that names the file.
+fn reports(files: &[PathBuf]) -> Result<Vec<HostReport>, String> {
+    let mut all = Vec::new();
+    for file in files {
+        let cannot = |e: std::io::Error| format!("{} cannot be read: {e}", file.display());
+        let text = if file.as_os_str() == "-" {
+            std::io::read_to_string(std::io::stdin())
+        } else {
+            std::fs::read_to_string(file)
+        };
+        all.extend(compare::reports(&file.display().to_string(), &text.map_err(cannot)?)?);
+    }
+    Ok(all)
 }
 
 fn print(diagnosis: &Diagnosis) {

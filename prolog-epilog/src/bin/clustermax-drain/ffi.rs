@@ -8,6 +8,7 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::io;
 use std::ptr;
 
+use healthcheck::hostlist;
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LAZY};
 use prolog_epilog::node_state::{self, Node};
 use prolog_epilog::release::Release;
@@ -131,6 +132,8 @@ impl Libslurm {
                     state: n.node_state,
                     reason: text(n.reason),
                     reason_time: n.reason_time,
+                    hostname: text(n.node_hostname),
+                    resume_after: resume_after(n),
                 })
                 .collect()
         };
@@ -179,6 +182,17 @@ impl Libslurm {
         // SAFETY: libslurm only reads the text.
         unsafe { self.api.slurm_notify_job(step_id(id), text.as_ptr().cast_mut()) }
     }
+}
+
+/// Whether Slurm is to resume the node by itself: 0 and NO_VAL stand for no.
+#[cfg(slurm_resume_after)]
+fn resume_after(node: &c::node_info_t) -> bool {
+    node.resume_after != 0 && node.resume_after != i64::from(c::NO_VAL)
+}
+
+#[cfg(not(slurm_resume_after))]
+fn resume_after(_: &c::node_info_t) -> bool {
+    false
 }
 
 /// The whole job, as libslurm of 26.05 wants it named.
@@ -261,6 +275,30 @@ impl Slurm for Libslurm {
         // SAFETY: `message` is a valid place for the pointer.
         let code = unsafe { self.api.slurm_load_node(0, &raw mut message, SHOW_ALL) };
         self.take_nodes(code, message)
+    }
+
+    fn partitions(&mut self, node: &str) -> Result<Vec<String>, SlurmError> {
+        let mut message = ptr::null_mut();
+        // SAFETY: `message` is a valid place for the pointer.
+        let code = unsafe { self.api.slurm_load_partitions(0, &raw mut message, SHOW_ALL) };
+        self.check(code)?;
+        if message.is_null() {
+            return Ok(Vec::new());
+        }
+        // SAFETY: on success libslurm hands over a message with `record_count` records; their strings are copied.
+        let partitions: Vec<(String, String)> = unsafe {
+            records((*message).partition_array, (*message).record_count)
+                .iter()
+                .map(|p| (text(p.name), text(p.nodes)))
+                .collect()
+        };
+        // SAFETY: ours to free, once; the partitions above are copies.
+        unsafe { self.api.slurm_free_partition_info_msg(message) };
+        Ok(partitions
+            .into_iter()
+            .filter(|(_, nodes)| hostlist::contains(nodes, node))
+            .map(|(p, _)| p)
+            .collect())
     }
 
     fn drain(&mut self, name: &str, reason: &str) -> Result<(), SlurmError> {

@@ -12,8 +12,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use healthcheck::config::check_trusted;
+use healthcheck::rack;
 use prolog_epilog::brake::Settings;
+use prolog_epilog::domains::{self, Domain, Rules, domains_of};
 use prolog_epilog::drainer;
+use prolog_epilog::node_state::Node;
 use prolog_epilog::outcome::{Outcome, Report};
 use prolog_epilog::scontrol::Scontrol;
 use prolog_epilog::slurm::{Slurm, SlurmError};
@@ -34,6 +37,10 @@ pub struct Request {
     pub scontrol: PathBuf,
     /// The brake's settings.
     pub brake: Settings,
+    /// Partitions in which nodes are drained; empty: all.
+    pub partitions: Vec<String>,
+    /// Rack-scale domains.
+    pub rack: Rules,
     /// The work.
     pub work: Work,
 }
@@ -58,6 +65,27 @@ pub enum Work {
         /// Reason as it was written.
         reason: String,
     },
+    /// Give a node back.
+    GiveBack {
+        /// Slurm's name.
+        node: String,
+        /// The reason that we wrote last.
+        written: String,
+        /// Id of the fault that is gone.
+        id: String,
+    },
+    /// Look at the rack-scale domains, that of a node or all, and do what the policy says.
+    Domains {
+        /// The node whose domain is meant; none: all domains.
+        node: Option<String>,
+        /// False: look only.
+        follow: bool,
+    },
+    /// Read a node and its partitions, or all nodes.
+    Nodes {
+        /// The node.
+        node: Option<String>,
+    },
     /// Tell one job.
     Tell {
         /// Its id.
@@ -73,15 +101,31 @@ pub enum Work {
 pub enum Answer {
     /// Slurm was reached, or need not be.
     Report(Report),
+    /// Nodes, with their partitions where one was asked for.
+    Nodes {
+        /// `libslurm` or `scontrol`.
+        via: String,
+        /// The nodes.
+        nodes: Vec<Node>,
+        /// Partitions of the one that was asked for.
+        partitions: Vec<String>,
+    },
+    /// Rack-scale domains.
+    Domains {
+        /// `libslurm` or `scontrol`.
+        via: String,
+        /// Name, trays, sick ones.
+        domains: Vec<rack::Domain>,
+    },
     /// It was not: the work may be done later.
-    NoAnswer(String),
+    Unreached(String),
 }
 
 /// Starts a worker and waits for its answer until `deadline`. The worker is gone, or at least killed, afterwards.
 pub fn ask(request: &Request, deadline: Instant) -> Answer {
     match start(request, deadline) {
         Ok(answer) => answer,
-        Err(e) => Answer::NoAnswer(format!("the worker process could not be started: {e}")),
+        Err(e) => Answer::Unreached(format!("the worker process could not be started: {e}")),
     }
 }
 
@@ -132,7 +176,7 @@ fn start(request: &Request, deadline: Instant) -> std::io::Result<Answer> {
         return Ok(answer);
     }
     let last = said.last().map_or(String::new(), |line| format!(": {line}"));
-    Ok(Answer::NoAnswer(if in_time {
+    Ok(Answer::Unreached(if in_time {
         format!("Slurm's library ended the worker process{last}")
     } else {
         format!("the controller did not answer in time{last}")
@@ -177,23 +221,26 @@ pub fn main() -> ExitCode {
         Ok(slurm) => slurm,
         Err(why) => {
             let node = match &request.work {
-                Work::Drain { node, .. } | Work::SecondLook { node, .. } => node,
-                Work::Tell { .. } => "",
+                Work::Drain { node, .. } | Work::SecondLook { node, .. } | Work::GiveBack { node, .. } => {
+                    node
+                }
+                Work::Domains { node: Some(node), .. } | Work::Nodes { node: Some(node) } => node,
+                _ => "",
             };
             print(&Answer::Report(Report::new(Outcome::WrongRelease, node, "").detail(why)));
             return ExitCode::SUCCESS;
         }
     };
     let slurm = slurm.as_mut();
-    match request.work {
+    match request.work.clone() {
         Work::Drain { node, reason, jobs } => {
             let now = jiff::Timestamp::now().as_second();
-            let result = drainer::drain(slurm, &node, &reason, request.brake, now);
+            let result = drainer::drain(slurm, &node, &reason, &request.partitions, request.brake, now);
             let text = result
                 .as_ref()
                 .ok()
                 .filter(|r| matches!(r.outcome, Outcome::Written | Outcome::Already))
-                .map(|r| format!("clustermax: node {node} is out of service: {}", r.reason));
+                .map(|r| format!("clustermax: node {} is out of service: {}", r.node, r.reason));
             print(&answer(result));
             // The outcome stands by now; whether jobs can be told does not change it.
             for (job, text) in jobs.iter().zip(text.iter().cycle()) {
@@ -205,6 +252,15 @@ pub fn main() -> ExitCode {
         Work::SecondLook { node, reason } => {
             print(&answer(drainer::take_back(slurm, &node, &reason, request.brake)));
         }
+        Work::GiveBack { node, written, id } => {
+            print(&answer(drainer::give_back(slurm, &node, &written, &id)));
+        }
+        Work::Domains { node, follow } => {
+            let scontrol = Scontrol::new(&request.scontrol, &request.conf);
+            let rules = Rules { domains: domains(&request, &scontrol), ..request.rack.clone() };
+            print(&look_at_domains(slurm, &rules, &request.brake, node.as_deref(), follow));
+        }
+        Work::Nodes { node } => print(&nodes(slurm, node.as_deref())),
         Work::Tell { job, text } => {
             let via = slurm.via();
             print(&answer(drainer::tell(slurm, job, &text).map(|outcome| {
@@ -217,10 +273,62 @@ pub fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// Domains of the configuration, then those of Slurm's topology. Only scontrol shows a topology in all releases.
+fn domains(request: &Request, scontrol: &Scontrol) -> Vec<Domain> {
+    let mut all = request.rack.domains.clone();
+    if request.rack.topology {
+        let blocks = check_trusted(&request.scontrol, true)
+            .map_err(|e| e.to_string())
+            .and_then(|()| scontrol.blocks().map_err(|e| e.to_string()));
+        match blocks {
+            Ok(blocks) => all.extend(domains_of(blocks)),
+            Err(why) => eprintln!("the blocks of Slurm's topology could not be read: {why}"),
+        }
+    }
+    all
+}
+
+fn look_at_domains(
+    slurm: &mut dyn Slurm,
+    rules: &Rules,
+    brake: &Settings,
+    node: Option<&str>,
+    follow: bool,
+) -> Answer {
+    let now = jiff::Timestamp::now().as_second();
+    let nodes = match slurm.nodes() {
+        Ok(nodes) => nodes,
+        Err(e) => return answer(Err(e)),
+    };
+    let mut seen = Vec::new();
+    for domain in rules.domains.iter().filter(|d| node.is_none_or(|n| d.nodes.iter().any(|tray| tray == n))) {
+        #[allow(clippy::cast_precision_loss, reason = "seconds since 1970 are exact in an f64")]
+        let mut state = domains::look(domain, &nodes, rules, now as f64);
+        if follow && let Err(e) = domains::follow(slurm, domain, &mut state, &nodes, rules, brake, now) {
+            state.followed = e.to_string();
+        }
+        seen.push(state);
+    }
+    Answer::Domains { via: slurm.via().to_string(), domains: seen }
+}
+
+fn nodes(slurm: &mut dyn Slurm, name: Option<&str>) -> Answer {
+    let mut read = || -> Result<(Vec<Node>, Vec<String>), SlurmError> {
+        let Some(name) = name else { return Ok((slurm.nodes()?, Vec::new())) };
+        let Some(node) = drainer::find(slurm, name)? else { return Ok((Vec::new(), Vec::new())) };
+        let partitions = slurm.partitions(&node.name)?;
+        Ok((vec![node], partitions))
+    };
+    match read() {
+        Ok((nodes, partitions)) => Answer::Nodes { via: slurm.via().to_string(), nodes, partitions },
+        Err(e) => answer(Err(e)),
+    }
+}
+
 fn answer(result: Result<Report, SlurmError>) -> Answer {
     match result {
         Ok(report) => Answer::Report(report),
-        Err(SlurmError::NoAnswer(why)) => Answer::NoAnswer(why),
+        Err(SlurmError::NoAnswer(why)) => Answer::Unreached(why),
         Err(SlurmError::Refused(why)) => Answer::Report(Report::new(Outcome::Unreadable, "", "").detail(why)),
     }
 }

@@ -1,0 +1,308 @@
+//! Rack-scale domains: trays that share one NVLink fabric. A sick tray drains itself only; as many sick ones as the
+//! configuration says make the domain degraded, which is told, and followed by what the policy says.
+
+use healthcheck::config::{Rack, RackPolicy};
+use healthcheck::hostlist;
+use healthcheck::rack;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::brake::{self, Settings};
+use crate::node_state::{Node, protecting};
+use crate::reason::Reason;
+use crate::slurm::{Slurm, SlurmError};
+
+/// Token of the reasons that a degraded domain leaves on its other trays.
+const TOKEN: &str = "rack";
+
+/// What the configuration says of domains.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Rules {
+    /// Ask Slurm for the blocks of its topology.
+    pub topology: bool,
+    /// Sick trays at which a domain is degraded.
+    pub sick: usize,
+    /// What follows.
+    pub policy: Policy,
+    /// Domains of the configuration.
+    pub domains: Vec<Domain>,
+}
+
+/// [`RackPolicy`], for a worker's request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Policy {
+    /// Tell.
+    #[default]
+    Event,
+    /// Set a reason on the other trays.
+    Mark,
+    /// Drain the other trays.
+    Drain,
+}
+
+/// A domain and its trays.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Domain {
+    /// Name.
+    pub name: String,
+    /// Slurm's names of its trays.
+    pub nodes: Vec<String>,
+}
+
+impl From<&Rack> for Rules {
+    fn from(rack: &Rack) -> Self {
+        let domains = rack.domain.iter().map(|d| (d.name.clone(), d.nodes.clone()));
+        Rules {
+            topology: rack.topology,
+            sick: usize::try_from(rack.sick).unwrap_or(usize::MAX),
+            policy: match rack.policy {
+                RackPolicy::Event => Policy::Event,
+                RackPolicy::Mark => Policy::Mark,
+                RackPolicy::Drain => Policy::Drain,
+            },
+            domains: domains_of(domains),
+        }
+    }
+}
+
+/// Domains from names and lists of nodes; a list that cannot be understood names nobody.
+pub fn domains_of(lists: impl IntoIterator<Item = (String, String)>) -> Vec<Domain> {
+    lists
+        .into_iter()
+        .map(|(name, nodes)| Domain { name, nodes: hostlist::expand(&nodes).unwrap_or_default() })
+        .collect()
+}
+
+/// The domain's trays that are sick, first the one that was so first. A tray that an operator drained is not: what he does
+/// with it is his plan. One that is DOWN is, unless it is powered down, rebooting or in maintenance.
+fn sick<'a>(domain: &Domain, nodes: &'a [Node]) -> Vec<&'a Node> {
+    let ill = |n: &&Node| {
+        let own = n.drained_by_us() && !is_rack(&n.reason);
+        domain.nodes.contains(&n.name) && (own || n.down()) && protecting(n.state).is_none()
+    };
+    let mut all: Vec<&Node> = nodes.iter().filter(ill).collect();
+    all.sort_by_key(|n| (n.reason_time, n.name.as_str()));
+    all
+}
+
+fn is_rack(reason: &str) -> bool {
+    Reason::parse(reason).is_some_and(|r| r.token == TOKEN)
+}
+
+/// Reason for the other trays of a degraded domain.
+fn text(domain: &rack::Domain, policy: Policy) -> String {
+    let act = if policy == Policy::Drain { "repair" } else { "tell_user" };
+    format!(
+        "cmx:{TOKEN} {} {} of {} trays sick; act={act} id={}",
+        domain.name,
+        domain.sick.len(),
+        domain.trays,
+        id(&domain.name)
+    )
+}
+
+fn id(domain: &str) -> String {
+    let sum = Sha256::digest(format!("rack.domain {TOKEN} {domain}"));
+    sum.iter().take(4).map(|b| format!("{b:02x}")).collect()
+}
+
+/// Looks at one domain. `now` in seconds since the epoch.
+#[must_use]
+pub fn look(domain: &Domain, nodes: &[Node], rules: &Rules, now: f64) -> rack::Domain {
+    let sick: Vec<String> = sick(domain, nodes).iter().map(|n| n.name.clone()).collect();
+    rack::Domain {
+        name: domain.name.clone(),
+        trays: domain.nodes.len(),
+        degraded: sick.len() >= rules.sick,
+        sick,
+        followed: String::new(),
+        time: now,
+    }
+}
+
+/// Does what the policy says, or undoes it when the domain is not degraded any more; says so in `followed`.
+///
+/// # Errors
+/// [`SlurmError`].
+pub fn follow(
+    slurm: &mut dyn Slurm,
+    domain: &Domain,
+    seen: &mut rack::Domain,
+    nodes: &[Node],
+    rules: &Rules,
+    brake: &Settings,
+    now: i64,
+) -> Result<(), SlurmError> {
+    let trays: Vec<&Node> = nodes.iter().filter(|n| domain.nodes.contains(&n.name)).collect();
+    let ours = |n: &&Node| Reason::parse(&n.reason).is_some_and(|r| r.id == Some(id(&domain.name).as_str()));
+    if !seen.degraded {
+        let mut healed = 0_usize;
+        for tray in trays.iter().filter(|n| ours(n) && protecting(n.state).is_none() && !n.resume_after) {
+            if tray.drained() {
+                slurm.undrain(&tray.name)?
+            } else {
+                slurm.set_reason(&tray.name, "")?
+            }
+            healed += 1;
+        }
+        if healed > 0 {
+            seen.followed = format!("took the domain's reason off {healed} trays");
+        }
+        return Ok(());
+    }
+    // In service, with nobody's word on them.
+    let well: Vec<&Node> = trays
+        .iter()
+        .copied()
+        .filter(|n| !n.drained() && !n.down() && protecting(n.state).is_none())
+        .filter(|n| n.reason.is_empty() || ours(n))
+        .collect();
+    let text = text(seen, rules.policy);
+    match rules.policy {
+        Policy::Event => {}
+        Policy::Mark => {
+            for tray in well.iter().filter(|n| n.reason != text) {
+                slurm.set_reason(&tray.name, &text)?;
+            }
+            seen.followed = format!("marked {} trays", well.len());
+        }
+        Policy::Drain => {
+            let held = brake::others_drained(nodes, "", now, brake.window);
+            let limit = brake::limit(nodes, brake);
+            if held + well.len() > limit {
+                seen.followed = format!(
+                    "left {} trays in service: our drains hold {held} of {limit} nodes that the brake allows",
+                    well.len()
+                );
+                return Ok(());
+            }
+            for tray in &well {
+                slurm.drain(&tray.name, &text)?;
+            }
+            seen.followed = format!("drained {} trays", well.len());
+        }
+    }
+    Ok(())
+}
+
+/// True when this tray is one whose fall made, or keeps, the domain degraded: it is the one to tell. Those that were sick
+/// before cannot know.
+#[must_use]
+pub fn tells(seen: &rack::Domain, node: &str, threshold: usize) -> bool {
+    seen.degraded && seen.sick.iter().position(|n| n == node).is_some_and(|at| at + 1 >= threshold)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::{Fake, SET_AT};
+    use crate::node_state::DRAIN;
+
+    const XID: &str = "cmx:xid79 g3 GPU fell off the bus; act=reboot id=3f2a91bc";
+    const BRAKE: Settings = Settings { window: 3600, max_share: 1.0, max_nodes: None };
+
+    fn rules(policy: Policy) -> Rules {
+        Rules { topology: false, sick: 3, policy, domains: domains_of([("r0".into(), "n[0-17]".into())]) }
+    }
+
+    /// 20 nodes, the first 18 of them a domain, with so many of those drained by us.
+    fn cluster(sick: usize) -> Fake {
+        let mut slurm = Fake::with(20);
+        for i in 0..sick {
+            slurm.set(&format!("n{i}"), 2 | DRAIN, XID, SET_AT - i64::try_from(i).unwrap());
+        }
+        slurm
+    }
+
+    fn settle(slurm: &mut Fake, rules: &Rules, brake: &Settings) -> rack::Domain {
+        let nodes = slurm.nodes().unwrap();
+        let domain = &rules.domains[0];
+        let mut seen = look(domain, &nodes, rules, 1.0);
+        follow(slurm, domain, &mut seen, &nodes, rules, brake, SET_AT).unwrap();
+        seen
+    }
+
+    #[test]
+    fn sick_trays_are_ours_or_down_and_never_an_operators() {
+        let rules = rules(Policy::Event);
+        let mut slurm = cluster(2);
+        slurm.set("n3", 1, "Not responding", 5);
+        for (node, state, reason) in [
+            ("n4", 2 | DRAIN, "ticket 7"),
+            ("n5", 1 | (1 << 12), ""),
+            ("n6", 2 | DRAIN | (1 << 15), XID),
+            ("n7", 2 | DRAIN, "cmx:rack r0 3 of 18 trays sick; act=repair id=00000000"),
+            ("n18", 2 | DRAIN, XID),
+        ] {
+            slurm.set(node, state, reason, 6);
+        }
+        let seen = look(&rules.domains[0], &slurm.nodes, &rules, 1.0);
+        assert_eq!(seen.sick, ["n3", "n1", "n0"], "by the time they fell");
+        assert!(seen.degraded && seen.trays == 18);
+        // The third to fall tells; the first two could not know.
+        assert_eq!(["n3", "n1", "n0", "n9"].map(|n| tells(&seen, n, 3)), [false, false, true, false]);
+    }
+
+    #[test]
+    fn a_sick_tray_drains_itself_only() {
+        for policy in [Policy::Event, Policy::Mark, Policy::Drain] {
+            let mut slurm = cluster(2);
+            let seen = settle(&mut slurm, &rules(policy), &BRAKE);
+            assert!(!seen.degraded && seen.followed.is_empty());
+            assert_eq!(slurm.drained(), 2);
+            assert!(slurm.nodes.iter().skip(2).all(|n| n.reason.is_empty()));
+        }
+    }
+
+    #[test]
+    fn the_third_degrades_the_domain_and_the_policy_decides() {
+        for (policy, drained, marked, followed) in [
+            (Policy::Event, 3, 0, ""),
+            (Policy::Mark, 3, 15, "marked 15 trays"),
+            (Policy::Drain, 18, 15, "drained 15 trays"),
+        ] {
+            let mut slurm = cluster(3);
+            let seen = settle(&mut slurm, &rules(policy), &BRAKE);
+            assert!(seen.degraded);
+            assert_eq!(seen.followed, followed);
+            assert_eq!(slurm.drained(), drained);
+            let with =
+                slurm.nodes.iter().filter(|n| n.reason.starts_with("cmx:rack r0 3 of 18 trays sick; act="));
+            assert_eq!(with.count(), marked);
+            // The two nodes outside of the domain are nobody's business, and the sick ones keep their reason.
+            assert!(slurm.nodes[18].reason.is_empty() && slurm.nodes[0].reason == XID);
+            // Mended: what the domain left behind goes, the sick trays' drains stay.
+            slurm.set("n0", 2, "", 0);
+            let seen = settle(&mut slurm, &rules(policy), &BRAKE);
+            assert!(!seen.degraded);
+            assert_eq!(slurm.drained(), 2);
+            assert_eq!(slurm.nodes.iter().filter(|n| !n.reason.is_empty()).count(), 2, "{policy:?}");
+        }
+    }
+
+    #[test]
+    fn the_brake_holds_for_a_domain_too_all_or_nothing() {
+        let mut slurm = cluster(3);
+        let seen = settle(&mut slurm, &rules(Policy::Drain), &Settings { max_share: 0.5, ..BRAKE });
+        assert_eq!(slurm.drained(), 3);
+        assert!(
+            seen.followed.contains("left 15 trays in service: our drains hold 3 of 10"),
+            "{}",
+            seen.followed
+        );
+    }
+
+    #[test]
+    fn an_operators_word_on_a_tray_stays() {
+        for policy in [Policy::Mark, Policy::Drain] {
+            let mut slurm = cluster(3);
+            slurm.set("n10", 2, "watch this one", 1);
+            slurm.set("n11", 2 | DRAIN, "ticket 7", 1);
+            slurm.set("n12", 2 | (1 << 15), "", 0);
+            let _ = settle(&mut slurm, &rules(policy), &BRAKE);
+            assert_eq!(slurm.nodes[10].reason, "watch this one");
+            assert_eq!(slurm.nodes[11].reason, "ticket 7");
+            assert!(slurm.nodes[12].reason.is_empty());
+        }
+    }
+}
