@@ -17,9 +17,9 @@ use crate::mode::Mode;
 use crate::source;
 use crate::source::child::Meanwhile;
 use crate::state::{self, KnownGpu, Locked, State, write_atomic};
+use crate::sys;
 use crate::totals::Totals;
 use crate::verdict::{Action, Finding, Status, VERDICT_SCHEMA, Verdict};
-use crate::sys;
 use crate::watch;
 
 /// Largest verdict file in bytes: a prolog reads it in one go.
@@ -127,7 +127,11 @@ pub fn conclude(
     let mut facts = facts;
     // What is decided goes by a clock that nobody sets; the wall clock is for those who read.
     let (now, time) = (sys::since_boot(), unix_time());
+    if !mode.only_looks() && task.again.is_none() {
+        jobs::close_abandoned(config, &facts.boot_id, now, &timestamp(), mode == Mode::Periodic);
+    }
     let (mut state, remembers) = open_state(config, mode, &mut facts, now, until, memory.unsaved.take());
+    let mut started = jobs::Started::new(&config.paths.run_dir, &facts.counters, state.history());
     // Read under the lock: of two passes at once only one may see a new line.
     let mut kernel = logs.commit(state.history(), now, Instant::now() + left(until, READ_LIMIT));
     if !remembers {
@@ -193,8 +197,10 @@ pub fn conclude(
     memory.unsaved = state.save(&mut verdict);
     memory.inventory.clone_from(&state.history().inventory);
     let mut totals = state.history().totals.clone();
+    started.read_kernel(&totals);
     drop(state);
-    let news = tell_job_files(config, &mut jobs, &verdict);
+    let look = jobs::Look::new(&facts, &started, verdict.time.clone(), now);
+    let news = tell_job_files(config, &mut jobs, &verdict, &look);
     verdict.seconds = begun.elapsed().as_secs_f64();
     // Published before Slurm is asked, since a dead controller must not keep the news from anybody, and again
     // with the answer: the plugin refuses no step on a node that stays in service.
@@ -293,6 +299,13 @@ pub fn unix_time() -> f64 {
 #[must_use]
 pub fn timestamp() -> String {
     format!("{:.3}", jiff::Timestamp::now())
+}
+
+/// A time given in seconds since boot, as [`timestamp`] writes it.
+#[must_use]
+pub fn timestamp_at(since_boot: f64) -> String {
+    let ago = Duration::try_from_secs_f64(sys::since_boot() - since_boot).unwrap_or_default();
+    format!("{:.3}", jiff::Timestamp::now() - ago)
 }
 
 /// GPUs of this node as last seen; empty when nothing is known.
@@ -411,11 +424,19 @@ fn settle_harmless(history: &mut State, findings: &[Finding], config: &Config, m
 }
 
 /// Adds findings to the files of the jobs they concern; returns what is new, by job.
-fn tell_job_files(config: &Config, jobs: &mut [Job], verdict: &Verdict) -> Vec<(String, String)> {
+fn tell_job_files(
+    config: &Config,
+    jobs: &mut [Job],
+    verdict: &Verdict,
+    look: &jobs::Look<'_>,
+) -> Vec<(String, String)> {
     let mut news = Vec::new();
     for job in jobs.iter_mut() {
         let mut fresh = Vec::new();
-        let told = jobs::update(&config.paths.run_dir, &job.job, |job| fresh = tell_job(job, verdict));
+        let told = jobs::follow(config, &job.job, |job| {
+            fresh = tell_job(job, verdict);
+            job.advance(look);
+        });
         match told {
             Ok(Some(now)) => *job = now,
             // It ended while this pass looked.
@@ -456,7 +477,6 @@ fn tell_job(job: &mut Job, verdict: &Verdict) -> Vec<String> {
             news.push(format!("clustermax: node {}{of}: {}: {} ({whose})", verdict.node, f.token, f.text));
         }
     }
-    job.as_of.clone_from(&verdict.time);
     news
 }
 
