@@ -70,8 +70,8 @@ pub fn choose_profile(config: &mut Config, facts: &Facts, granted: Option<u32>) 
 pub struct Document {
     /// Version of this form.
     pub schema: &'static str,
-    /// The node.
-    pub node: String,
+    /// The node's name; `node` is what was seen of its host.
+    pub node_name: String,
     /// When, UTC, RFC 3339.
     pub time: String,
     /// Configuration file; none: the defaults.
@@ -86,7 +86,7 @@ pub struct Document {
 pub fn document(config: &Config, facts: Facts) -> Document {
     Document {
         schema: FACTS_SCHEMA,
-        node: config.node.clone(),
+        node_name: config.node.clone(),
         time: crate::pass::timestamp(),
         config: (!config.file.as_os_str().is_empty()).then(|| config.file.display().to_string()),
         facts,

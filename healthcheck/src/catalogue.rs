@@ -29,7 +29,13 @@ impl CheckInfo {
     /// True for a check that loads the hardware: a stage of the benchmark suite runs it on idle nodes, a pass never does.
     #[must_use]
     pub fn active(&self) -> bool {
-        self.modes.is_empty()
+        self.modes.is_empty() && !self.guards()
+    }
+
+    /// True for what `clustermax-drain` looks at before it writes anything to Slurm; it cannot be switched off.
+    #[must_use]
+    pub fn guards(&self) -> bool {
+        self.id == "slurm.guard"
     }
 
     /// Whether a pass of this mode makes the check. An audit makes what a deep pass does, short of using the hardware.
@@ -41,11 +47,15 @@ impl CheckInfo {
         }
     }
 
-    /// Modes by comma, `suite` for an active test.
+    /// Modes by comma, `suite` for an active test, `drain` for what comes before a drain.
     #[must_use]
     pub fn when(&self) -> String {
         let modes: Vec<&str> = self.modes.iter().map(|m| m.word()).collect();
-        if self.active() { "suite".into() } else { modes.join(",") }
+        match self {
+            _ if self.active() => "suite".into(),
+            _ if self.guards() => "drain".into(),
+            _ => modes.join(","),
+        }
     }
 }
 
@@ -650,7 +660,7 @@ const CORE: &[CheckInfo] = &[
         id: "node.self",
         tokens: &["self"],
         reads: "this suite's own state folder, the age of its last verdict, the kernel log's sequence numbers, the configuration's switches",
-        rule: "warn: state or kernel log cannot be used, records were lost, no verdict for 20 minutes; checks that are switched off are named",
+        rule: "warn: state or kernel log cannot be used, records were lost, no verdict for twice the HealthCheckInterval of slurm.conf (20 minutes where it is not known); checks that are switched off are named",
         source: "this project's design",
         reads_needed: 1,
         modes: ALL,

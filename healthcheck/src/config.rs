@@ -14,9 +14,12 @@ use crate::catalogue::CATALOGUE;
 use crate::mode::Mode;
 use crate::verdict::Action;
 
+mod dcgm;
+mod trust;
 mod gpu;
 mod operate;
 
+pub use dcgm::DcgmConfig;
 pub use gpu::{AmdProfile, FirmwareProfile, GpuProfile};
 pub use operate::{Brake, Enforce, GiveBack, Notify, Rack, RackDomain, RackPolicy};
 
@@ -112,6 +115,8 @@ pub struct Config {
     pub xid: XidPolicy,
     /// The resident mode.
     pub watch: Watch,
+    /// DCGM.
+    pub dcgm: DcgmConfig,
     /// Prometheus metrics.
     pub metrics: Metrics,
     /// Switches per check id.
@@ -551,6 +556,12 @@ impl Config {
                 self.watch.interval
             ));
         }
+        if self.dcgm.diag_level > 3 {
+            return Err(format!(
+                "dcgm.diag_level = {}: give 0 (never) to 3, as dcgmi diag -r",
+                self.dcgm.diag_level
+            ));
+        }
         if let Some(path) = &self.metrics.textfile
             && !(path.is_absolute() && path.extension().is_some_and(|e| e == "prom"))
         {
@@ -669,6 +680,7 @@ fn read_trusted(path: &Path) -> Result<String, ConfigError> {
     let mut file =
         File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(read_error)?;
     check_metadata(path, &file.metadata().map_err(read_error)?)?;
+    trust::check_parents(path)?;
     let mut text = String::new();
     file.read_to_string(&mut text).map_err(read_error)?;
     Ok(text)
@@ -680,7 +692,7 @@ fn read_trusted(path: &Path) -> Result<String, ConfigError> {
 /// [`ConfigError`] naming the file. A missing file is accepted unless `required`.
 pub fn check_trusted(path: &Path, required: bool) -> Result<(), ConfigError> {
     match std::fs::metadata(path) {
-        Ok(meta) => check_metadata(path, &meta),
+        Ok(meta) => check_metadata(path, &meta).and_then(|()| trust::check_parents(path)),
         Err(source) if !required && source.kind() == std::io::ErrorKind::NotFound => Ok(()),
         Err(source) => Err(ConfigError::Read { path: path.to_path_buf(), source }),
     }

@@ -17,7 +17,7 @@ pub use gpu::{
     RetiredPages, RowSpares, Service, Usable,
 };
 pub use node::{
-    Clock, FunctionKind, Leftover, MemoryController, NetPort, NodeFacts, Nvme, PciFunction, Processes, Raid,
+    Clock, FunctionKind, Leftover, MemoryController, NetPort, NodeFacts, Nvme, NvmeSmart, PciFunction, Processes, Raid,
     Unit,
 };
 
@@ -90,6 +90,9 @@ pub struct Facts {
     /// DCGM's health watches; none where dcgmi is not installed.
     #[serde(default)]
     pub dcgm: Option<Reading<Dcgm>>,
+    /// DCGM's tests of the idle node, in deep passes.
+    #[serde(default)]
+    pub dcgm_diag: Option<Reading<DcgmDiag>>,
     /// GPU software of the node.
     #[serde(default)]
     pub gpu_node: GpuNode,
@@ -306,6 +309,30 @@ pub struct DcgmIncident {
     pub system: String,
     /// `Warning` or `Failure`.
     pub health: String,
+    /// DCGM's words.
+    pub text: String,
+}
+
+/// What `dcgmi diag` found.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct DcgmDiag {
+    /// Version of DCGM.
+    pub version: String,
+    /// One result for each test and entity.
+    pub tests: Vec<DcgmTest>,
+}
+
+/// One result of `dcgmi diag`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct DcgmTest {
+    /// Name of the test.
+    pub test: String,
+    /// `GPU 1`, by DCGM's own numbers; empty when not told.
+    pub entity: String,
+    /// `pass`, `fail`, `warn`, `skip` or another word, lower case.
+    pub status: String,
+    /// `dcgmErrorSeverity_t`, DCGM 4: 1 monitor, 2 isolate, 3 unknown, 4 triage, 5 configuration, 6 reset.
+    pub severity: Option<u32>,
     /// DCGM's words.
     pub text: String,
 }

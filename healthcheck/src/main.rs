@@ -332,10 +332,10 @@ fn explain_check(check: &str, json: bool) -> Result<ExitCode, (u8, String)> {
         c.rule,
         c.source,
         c.reads_needed,
-        if c.active() {
-            "none here: an active test, a stage of the suite runs it on idle nodes".into()
-        } else {
-            c.when().replace(',', ", ")
+        match c {
+            _ if c.active() => "none here: an active test, a stage of the suite runs it on idle nodes".into(),
+            _ if c.guards() => "none here: clustermax-drain runs it before every drain and return".into(),
+            _ => c.when().replace(',', ", "),
         },
         c.action,
         c.tokens.iter().map(|t| format!("cmx:{t}")).collect::<Vec<_>>().join(", "),

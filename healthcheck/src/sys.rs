@@ -152,6 +152,52 @@ pub fn set_nonblocking(fd: &impl AsRawFd) -> std::io::Result<()> {
     }
 }
 
+/// `struct nvme_passthru_cmd` of Linux' `nvme_ioctl.h`.
+#[repr(C)]
+#[derive(Default)]
+struct NvmeCommand {
+    opcode: u8,
+    flags: u8,
+    reserved: u16,
+    namespace: u32,
+    cdw2_3: [u32; 2],
+    metadata: u64,
+    address: u64,
+    metadata_length: u32,
+    data_length: u32,
+    cdw10_15: [u32; 6],
+    timeout_ms: u32,
+    result: u32,
+}
+
+/// `NVME_IOCTL_ADMIN_CMD`: `_IOWR('N', 0x41, struct nvme_passthru_cmd)`.
+const NVME_ADMIN: libc::c_ulong = 0xc048_4e41;
+
+/// Asks an NVMe controller for log page 02h (SMART / Health Information) of the whole device.
+///
+/// # Errors
+/// What the ioctl reports; a status of the controller's as its number.
+pub fn nvme_health_page(device: &File, page: &mut [u8; 512]) -> std::io::Result<()> {
+    const GET_LOG_PAGE: u8 = 0x02;
+    /// Number of 4-byte words less one in the upper half, the page in the lower.
+    const WORDS_AND_PAGE: u32 = (512 / 4 - 1) << 16 | 0x02;
+    let mut command = NvmeCommand {
+        opcode: GET_LOG_PAGE,
+        namespace: u32::MAX,
+        address: page.as_mut_ptr() as u64,
+        data_length: 512,
+        cdw10_15: [WORDS_AND_PAGE, 0, 0, 0, 0, 0],
+        ..NvmeCommand::default()
+    };
+    // SAFETY: `command` is a writable nvme_passthru_cmd, and `address` points to the `data_length` bytes of `page`, which the
+    // driver fills; both outlive the call. A device that is no NVMe controller refuses the request.
+    match unsafe { libc::ioctl(device.as_raw_fd(), NVME_ADMIN as _, &raw mut command) } {
+        0 => Ok(()),
+        status if status > 0 => Err(std::io::Error::other(format!("the controller answers with status {status:#x}"))),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
 /// Waits until one of the descriptors can be read or the time is over.
 pub fn poll_readable(fds: &[i32], timeout: std::time::Duration) {
     let mut polled: Vec<libc::pollfd> =
@@ -162,6 +208,40 @@ pub fn poll_readable(fds: &[i32], timeout: std::time::Duration) {
     unsafe {
         libc::poll(polled.as_mut_ptr(), libc::nfds_t::try_from(polled.len()).unwrap_or(0), millis);
     }
+}
+
+/// Connects to a Unix stream socket; connecting, reading and writing each give up after `limit`. Without a limit a connect
+/// waits for ever once the queue of a server that does not accept is full.
+///
+/// # Errors
+/// What socket, setsockopt or connect report; a path that is too long is an invalid input.
+pub fn connect(path: &Path, limit: std::time::Duration) -> std::io::Result<std::os::unix::net::UnixStream> {
+    use std::os::unix::ffi::OsStrExt;
+    let done = |result: libc::c_int| if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) };
+    // SAFETY: a zeroed sockaddr_un is a valid one with an empty path.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::sa_family_t::try_from(libc::AF_UNIX).unwrap_or_default();
+    let bytes = path.as_os_str().as_bytes();
+    // The last byte stays 0.
+    if bytes.len() >= address.sun_path.len() {
+        return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "the path of the socket is too long"));
+    }
+    for (to, from) in address.sun_path.iter_mut().zip(bytes) {
+        *to = libc::c_char::from_ne_bytes([*from]);
+    }
+    // SAFETY: socket takes integers.
+    let fd = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: socket succeeded, so this descriptor is open and nobody else's.
+    let stream = unsafe { std::os::unix::net::UnixStream::from_raw_fd(fd) };
+    stream.set_write_timeout(Some(limit))?;
+    stream.set_read_timeout(Some(limit))?;
+    let length = libc::socklen_t::try_from(size_of::<libc::sockaddr_un>()).unwrap_or_default();
+    // SAFETY: `address` is a sockaddr_un of the length given and outlives the call.
+    done(unsafe { libc::connect(fd, (&raw const address).cast(), length) })?;
+    Ok(stream)
 }
 
 static STOP: AtomicBool = AtomicBool::new(false);
@@ -210,40 +290,6 @@ pub fn stop_signals() -> std::io::Result<OwnedFd> {
 
 /// SIGTERM or SIGINT came since [`stop_signals`].
 #[must_use]
-/// Connects to a Unix stream socket; connecting, reading and writing each give up after `limit`. Without a limit a connect
-/// waits for ever once the queue of a server that does not accept is full.
-///
-/// # Errors
-/// What socket, setsockopt or connect report; a path that is too long is an invalid input.
-pub fn connect(path: &Path, limit: std::time::Duration) -> std::io::Result<std::os::unix::net::UnixStream> {
-    use std::os::unix::ffi::OsStrExt;
-    let done = |result: libc::c_int| if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) };
-    // SAFETY: a zeroed sockaddr_un is a valid one with an empty path.
-    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
-    address.sun_family = libc::sa_family_t::try_from(libc::AF_UNIX).unwrap_or_default();
-    let bytes = path.as_os_str().as_bytes();
-    // The last byte stays 0.
-    if bytes.len() >= address.sun_path.len() {
-        return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "the path of the socket is too long"));
-    }
-    for (to, from) in address.sun_path.iter_mut().zip(bytes) {
-        *to = libc::c_char::from_ne_bytes([*from]);
-    }
-    // SAFETY: socket takes integers.
-    let fd = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
-    if fd < 0 {
-        return Err(std::io::Error::last_os_error());
-    }
-    // SAFETY: socket succeeded, so this descriptor is open and nobody else's.
-    let stream = unsafe { std::os::unix::net::UnixStream::from_raw_fd(fd) };
-    stream.set_write_timeout(Some(limit))?;
-    stream.set_read_timeout(Some(limit))?;
-    let length = libc::socklen_t::try_from(size_of::<libc::sockaddr_un>()).unwrap_or_default();
-    // SAFETY: `address` is a sockaddr_un of the length given and outlives the call.
-    done(unsafe { libc::connect(fd, (&raw const address).cast(), length) })?;
-    Ok(stream)
-}
-
 pub fn asked_to_stop() -> bool {
     STOP.load(Ordering::Relaxed)
 }

@@ -61,7 +61,11 @@ pub fn list(config: &Config) -> String {
         Switch::Off => "off",
     };
     for c in CATALOGUE {
-        let state = if c.active() { "active" } else { state(c.id) };
+        let state = match c {
+            _ if c.active() => "active",
+            _ if c.guards() => "always",
+            _ => state(c.id),
+        };
         out.push_str(&format!("{:<22} {:<8} {:<34} {}\n", c.id, state, c.when(), c.action));
     }
     for c in &config.command {

@@ -13,7 +13,9 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use common::{Node, done, event, of, once, put, quiet, told, tree, with_events};
-use healthcheck::facts::{Facts, FunctionKind, IbPort, NetPort, PciFunction, Reading};
+use healthcheck::facts::{
+    Facts, FunctionKind, GpuSurvey, IbPort, NetPort, NvmlFacts, NvmlGpu, PciFunction, Reading,
+};
 use healthcheck::mode::Mode;
 use healthcheck::source::{functions, infiniband, network};
 use healthcheck::verdict::{Action, Status};
@@ -196,6 +198,17 @@ fn transport_counters_warn() {
     assert_eq!(said, [(Status::Warn, "roce".into())]);
     let said = node.said("roce.counters", 60.0, &counts(121, 1, 1201));
     assert_eq!(said, [(Status::Warn, "roce".into())]);
+    for (counter, healthy, high) in [
+        ("out_of_sequence", 6000, 6001),
+        ("np_cnp_sent", 6_000_000, 6_000_001),
+        ("rp_cnp_handled", 6_000_000, 6_000_001),
+    ] {
+        let mut node = Node::new(PORT);
+        node.pass(0.0, &counted(&[(counter, 77)]));
+        assert_eq!(node.said("roce.counters", 60.0, &counted(&[(counter, 77 + healthy)])), [], "{counter}");
+        let said = node.said("roce.counters", 60.0, &counted(&[(counter, 77 + healthy + high)]));
+        assert_eq!(said, [(Status::Warn, "roce".into())], "{counter}");
+    }
     let (status, _) = once(PORT, "roce.counters", |f| {
         *f = with_port(IbPort { hw_counters: BTreeMap::new(), ..port() });
     });
@@ -441,6 +454,34 @@ fn pcie_speed_that_both_ends_can_do() {
     let (status, _) =
         once(toml, "gpu.pcie_speed", |f| f.node.functions = Reading::Hung("config space".into()));
     assert_eq!(status, Status::Unknown);
+}
+
+#[test]
+fn pcie_speed_now_counts_under_load_only() {
+    let look = |now: f64, busy: u32, reads: u32| {
+        let Reading::Value(mut functions) = gpu_function(32.0, 32.0) else { panic!("no functions") };
+        functions.get_mut("0000:86:00.0").unwrap().speed = Reading::Value(now);
+        let mut facts = quiet();
+        facts.node.functions = Reading::Value(functions);
+        let survey = GpuSurvey { busy_percent: Reading::Value(busy), ..GpuSurvey::default() };
+        let gpu = NvmlGpu {
+            pci: Reading::Value("0000:86:00.0".into()),
+            survey: Some(Box::new(survey)),
+            ..NvmlGpu::default()
+        };
+        facts.nvml = Reading::Value(NvmlFacts { count: 1, gpus: vec![gpu], ..NvmlFacts::default() });
+        let mut node = Node::new("");
+        let mut said = Vec::new();
+        for _ in 0..reads {
+            said = node.said("gpu.pcie_speed", 60.0, &facts);
+        }
+        said
+    };
+    assert_eq!(look(2.5, 0, 5), [], "idle");
+    assert_eq!(look(2.5, 49, 5), []);
+    assert_eq!(look(32.0, 100, 5), []);
+    assert_eq!(look(16.0, 100, 2), []);
+    assert_eq!(look(16.0, 100, 3), [(Status::Warn, "pcieslow".into())]);
 }
 
 #[test]

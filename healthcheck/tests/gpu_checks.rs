@@ -83,6 +83,7 @@ fn survey() -> GpuSurvey {
         nvlink_speeds: Reading::Value((0..18).map(|l| (l, 26_562)).collect()),
         vbios: Reading::Value("96.00.89.00.01".into()),
         gsp: Reading::Value(DRIVER.into()),
+        busy_percent: Reading::Value(0),
     }
 }
 
@@ -858,6 +859,7 @@ fn pitfall_44_a_gpu_that_supports_nothing_is_not_unhealthy() {
                 nvlink_speeds: Reading::Unsupported,
                 vbios: Reading::Unsupported,
                 gsp: Reading::Unsupported,
+                busy_percent: Reading::Unsupported,
             }));
         }
     });

@@ -1,6 +1,6 @@
 //! Checks of the fabric, the host and the disks, and those that only an active test can make.
 
-use super::{ACTIVE, ALL, CheckInfo, SLOW};
+use super::{ACTIVE, ALL, CheckInfo, SLOW, USES};
 use crate::mode::Mode;
 
 /// Before jobs and in the periodic pass.
@@ -31,9 +31,9 @@ pub const ROWS: &[CheckInfo] = &[
     CheckInfo {
         id: "roce.counters",
         tokens: &["roce"],
-        reads: "hw_counters/{local_ack_timeout_err, rnr_nak_retry_err, roce_slow_restart} of the profile's ports over time",
-        rule: "warn: above 1 acknowledgement time-out or 10 slow restarts per second, any receiver-not-ready failure within an hour; never fails",
-        source: "NVSentinel",
+        reads: "hw_counters/{local_ack_timeout_err, rnr_nak_retry_err, roce_slow_restart, out_of_sequence, np_cnp_sent, rp_cnp_handled} of the profile's ports over time",
+        rule: "warn: above 1 acknowledgement time-out, 10 slow restarts, 100 packets out of sequence or 100,000 congestion notifications per second, any receiver-not-ready failure within an hour; never fails",
+        source: "NVSentinel; the last two bounds are this project's",
         reads_needed: 1,
         modes: SLOW,
         action: "none",
@@ -110,9 +110,9 @@ pub const ROWS: &[CheckInfo] = &[
     },
     CheckInfo {
         id: "gpu.pcie_speed",
-        tokens: &["pciespeed"],
-        reads: "max_link_speed of GPUs and of the ports above them, profile.pcie_speed_gts",
-        rule: "fail: below the profile; the current speed is not judged: it falls while idle, an active test looks at it",
+        tokens: &["pciespeed", "pcieslow"],
+        reads: "max_link_speed of GPUs and of the ports above them, profile.pcie_speed_gts; current_link_speed and NVML utilisation",
+        rule: "fail: what both ends can do is below the profile; warn: the current speed is below it while the GPU is under load (utilisation 50 % or more) in 3 reads in a row; at idle it falls and is never judged",
         source: "rtx6kpro PR 88 (1,415 transitions in 2 minutes at idle)",
         reads_needed: 1,
         modes: SLOW,
@@ -220,10 +220,10 @@ pub const ROWS: &[CheckInfo] = &[
     },
     CheckInfo {
         id: "disk.nvme",
-        tokens: &["nvmedown", "nvmecount", "nvmeio", "diskio"],
-        reads: "/sys/class/nvme/*/state, profile.nvme_count; kernel log",
-        rule: "fail: a controller is dead or fewer than the profile; warn: another state than live, time-outs and read or write errors",
-        source: "gpud, azurehpc",
+        tokens: &["nvmedown", "nvmecount", "nvmeio", "diskio", "nvmesmart", "nvmehot", "nvmewear", "nvmemedia"],
+        reads: "/sys/class/nvme/*/state, profile.nvme_count; log page 02h (SMART) every 10 minutes; kernel log",
+        rule: "fail: a controller is dead, fewer than the profile, or its critical warning is set; warn: another state than live, out of its temperature range, more than 80 % of its life used, media errors within a day, time-outs and read or write errors",
+        source: "gpud, azurehpc, gcm; NVM Express base specification",
         reads_needed: 1,
         modes: SLOW,
         action: "repair",
@@ -241,11 +241,11 @@ pub const ROWS: &[CheckInfo] = &[
     CheckInfo {
         id: "act.dcgm",
         tokens: &["dcgmdiag"],
-        reads: "`dcgmi diag` at levels 1 to 3 on an idle node",
-        rule: "fail: by DCGM's error list; others warn",
-        source: "healthagent DIAG_ERRORS; ml-engineering",
+        reads: "`dcgmi diag -j` of DCGM 3 and 4 at level dcgm.diag_level, on a node without jobs; levels 2 and 3 as a stage of the suite",
+        rule: "fail: a test fails with DCGM's severity isolate, triage or reset; warn: every other failure, also all of DCGM 3, which tells no severity; an unknown word is unknown, and a pass takes nothing from the other checks",
+        source: "DCGM dcgmErrorSeverity_t; healthagent DIAG_ERRORS; IBM/autopilot issue 68",
         reads_needed: 1,
-        modes: ACTIVE,
+        modes: USES,
         action: "reboot",
     },
     CheckInfo {
@@ -287,5 +287,15 @@ pub const ROWS: &[CheckInfo] = &[
         reads_needed: 1,
         modes: ACTIVE,
         action: "repair",
+    },
+    CheckInfo {
+        id: "slurm.guard",
+        tokens: &[],
+        reads: "the node's state flags and reason, before every drain and return: by clustermax-drain, through libslurm or scontrol, with a deadline",
+        rule: "never writes over a reason that is not ours, nor to a node in POWER*, REBOOT*, MAINT or FUTURE, nor to one it cannot read; the brake limits our own drains",
+        source: "LBNL NHC issue 134; aws-parallelcluster-node PR 350, 402, 404 and 416",
+        reads_needed: 1,
+        modes: ACTIVE,
+        action: "none",
     },
 ];

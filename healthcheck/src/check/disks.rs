@@ -1,7 +1,7 @@
 //! NVMe disks, RAID arrays and file systems that went read-only.
 
 use super::{Context, Sink};
-use crate::facts::Reading;
+use crate::facts::{NvmeSmart, Reading};
 use crate::verdict::{Action, Device, DeviceKind, Status};
 
 pub fn run(c: &Context<'_>, sink: &mut Sink<'_>) {
@@ -32,6 +32,7 @@ fn nvme(c: &Context<'_>, sink: &mut Sink<'_>) {
         }
     };
     for (name, disk) in all {
+        smart(c, sink, name, &disk.smart);
         let device = Some(Device::named(DeviceKind::Host, name.as_str()));
         let state = match &disk.state {
             Reading::Value(state) if state == "live" => continue,
@@ -64,6 +65,74 @@ fn nvme(c: &Context<'_>, sink: &mut Sink<'_>) {
         sink.push(f);
     }
     sink.done("disk.nvme", Status::Pass, format!("{there} controllers"));
+}
+
+/// What the disk says of itself. Heat warns, since cooling may help; its other warnings are the maker's own limits.
+fn smart(c: &Context<'_>, sink: &mut Sink<'_>, name: &str, page: &Reading<NvmeSmart>) {
+    /// Bits of the critical warning but the temperature's.
+    const BITS: [(u8, &str); 5] = [
+        (0, "spare blocks below the maker's limit"),
+        (2, "reliability degraded"),
+        (3, "read-only"),
+        (4, "backup of its volatile memory failed"),
+        (5, "persistent memory unreliable"),
+    ];
+    const HOT: u8 = 1 << 1;
+    /// Percent of the rated life.
+    const WORN: u8 = 80;
+    let device = || Some(Device::named(DeviceKind::Host, name));
+    let page = match page {
+        Reading::Value(page) => page,
+        Reading::Unsupported => return,
+        Reading::Unknown(why) | Reading::Hung(why) => {
+            return sink.unknown("disk.nvme", "nvmesmart", device(), why);
+        }
+    };
+    let mut say = |token: &str, status: Status, text: String, mend: &str| {
+        let mut f = sink.finding("disk.nvme", token, status, device());
+        f.action = if status == Status::Fail { Action::Repair } else { Action::None };
+        f.evidence = format!(
+            "{name}: critical_warning {:#04x}, spare {} % (limit {}), {} % of its life used, {} media errors",
+            page.critical_warning,
+            page.spare_percent,
+            page.spare_threshold,
+            page.used_percent,
+            page.media_errors
+        );
+        f.text = text;
+        f.mend = mend.into();
+        sink.push(f);
+    };
+    let set: Vec<&str> = BITS
+        .iter()
+        .filter(|(bit, _)| page.critical_warning >> bit & 1 == 1)
+        .map(|(_, words)| *words)
+        .collect();
+    if !set.is_empty() {
+        say(
+            "nvmesmart",
+            Status::Fail,
+            format!("NVMe disk warns: {}", set.join(", ")),
+            "save what is on it, replace the disk",
+        );
+    }
+    if page.critical_warning & HOT != 0 {
+        say(
+            "nvmehot",
+            Status::Warn,
+            "NVMe disk is out of its temperature range".into(),
+            "check cooling and airflow",
+        );
+    }
+    if page.used_percent > WORN {
+        let text = format!("NVMe disk has used {} % of its rated life", page.used_percent);
+        say("nvmewear", Status::Warn, text, "plan to replace the disk");
+    }
+    let errors = c.counters.rise(&format!("nvme/{name}/media_errors"), 86_400.0).unwrap_or(0);
+    if errors > 0 {
+        let text = format!("{errors} media errors within a day");
+        say("nvmemedia", Status::Warn, text, "check the file system; replace the disk if they go on");
+    }
 }
 
 fn raid(c: &Context<'_>, sink: &mut Sink<'_>) {

@@ -137,9 +137,19 @@ fn errors(c: &Context<'_>, sink: &mut Sink<'_>, port: &IbPort, name: &str) {
     }
 }
 
+/// Rates a second of a RoCE port's hardware counters that are worth a look. Congestion notifications are part of healthy
+/// congestion control; so many all the time are not.
+const ROCE_RATES: [(&str, f64); 5] = [
+    ("local_ack_timeout_err", 1.0),
+    ("roce_slow_restart", 10.0),
+    ("out_of_sequence", 100.0),
+    ("np_cnp_sent", 100_000.0),
+    ("rp_cnp_handled", 100_000.0),
+];
+
 fn roce(c: &Context<'_>, sink: &mut Sink<'_>, name: &str) {
     let mut high = Vec::new();
-    for (counter, bound) in [("local_ack_timeout_err", 1.0), ("roce_slow_restart", 10.0)] {
+    for (counter, bound) in ROCE_RATES {
         let now = rate(c, name, counter);
         if now > bound {
             high.push(format!("{counter} {now:.1}/s, bound {bound}/s"));
@@ -429,16 +439,44 @@ fn aer(c: &Context<'_>, sink: &mut Sink<'_>, all: &BTreeMap<String, PciFunction>
     all.values().any(|f| f.correctable.value().is_some())
 }
 
-/// True when the profile asks for a speed and some GPU tells one.
+/// Utilisation from which a GPU is under load, percent.
+const BUSY_PERCENT: u32 = 50;
+
+/// Percent of the last second in which a GPU at this address computed, as NVML says.
+fn busy_percent(c: &Context<'_>, pci: &str) -> Option<u32> {
+    let gpus = c.facts.nvml.value().map_or(&[][..], |n| &n.gpus);
+    let gpu = gpus.iter().find(|g| g.pci.value().is_some_and(|p| same_slot(p, pci)))?;
+    gpu.survey.as_ref()?.busy_percent.value().copied()
+}
+
+/// True when the profile asks for a speed and some GPU tells one, or one that works tells its speed.
 fn speed(c: &Context<'_>, sink: &mut Sink<'_>, all: &BTreeMap<String, PciFunction>) -> bool {
-    let Some(wanted) = c.profile.pcie_speed_gts else { return false };
     let mut any = false;
     for (pci, f) in all.iter().filter(|(_, f)| f.kind == FunctionKind::Gpu) {
         let port = f.above.first().and_then(|b| all.get(b)).and_then(|b| b.max_speed.value());
         // A GPU that left the bus says "Unknown": gpu.bus tells.
         let Some(own) = f.max_speed.value() else { continue };
-        any = true;
         let both = port.map_or(*own, |p| p.min(*own));
+        // Links slow down at idle, on every healthy node; a performance state tells nothing, since data-centre GPUs idle in P0.
+        let load = busy_percent(c, pci).filter(|percent| *percent >= BUSY_PERCENT);
+        if let (Some(now), Some(load)) = (f.speed.value(), load) {
+            any = true;
+            if *now < both {
+                let mut finding =
+                    sink.finding("gpu.pcie_speed", "pcieslow", Status::Warn, function_device(c, pci));
+                finding.scope = Scope::Device;
+                finding.action = Action::Reboot;
+                finding.text = format!("PCIe runs at {now} of {both} GT/s under load");
+                finding.evidence = format!(
+                    "{pci}: current_link_speed {now} GT/s at {load} % utilisation, both ends can do {both}"
+                );
+                finding.mend =
+                    "reboot the idle node to retrain the link; reseat the GPU if it comes back".into();
+                sink.push_quiet(finding, 3);
+            }
+        }
+        let Some(wanted) = c.profile.pcie_speed_gts else { continue };
+        any = true;
         if both >= wanted {
             continue;
         }

@@ -7,8 +7,10 @@ use crate::config::Switch;
 use crate::facts::Reading;
 use crate::verdict::{Action, Device, DeviceKind, Fault, Finding, Scope, Status};
 
-/// Age of a verdict that nobody renewed, seconds: twice the longest interval in use.
+/// Age of a verdict that nobody renewed, where the interval is not known, seconds: twice the longest in use.
 const VERDICT_AGE: f64 = 1200.0;
+/// Least age that is worth a word, seconds: a pass may be late.
+const VERDICT_AGE_LEAST: f64 = 120.0;
 
 pub fn run(c: &Context<'_>, sink: &mut Sink<'_>) {
     if sink.on("host.mem") {
@@ -73,7 +75,9 @@ fn own(c: &Context<'_>, sink: &mut Sink<'_>) {
         Reading::Unknown(why) | Reading::Hung(why) => complaints.push(format!("kernel log: {why}")),
         Reading::Unsupported => {}
     }
-    if let Some(age) = c.facts.node.verdict_age.filter(|a| *a > VERDICT_AGE && c.facts.uptime > VERDICT_AGE) {
+    let node = &c.facts.node;
+    let limit = node.verdict_interval.map_or(VERDICT_AGE, |seconds| (2.0 * seconds).max(VERDICT_AGE_LEAST));
+    if let Some(age) = node.verdict_age.filter(|a| *a > limit && c.facts.uptime > limit) {
         complaints.push(format!(
             "the last verdict is {:.0} minutes old: neither HealthCheckProgram nor watch has run",
             age / 60.0

@@ -96,6 +96,8 @@ pub struct GpuSurvey {
     pub vbios: Reading<String>,
     /// GSP firmware version.
     pub gsp: Reading<String>,
+    /// Time in which it computed of the last second, percent.
+    pub busy_percent: Reading<u32>,
 }
 
 /// A mode that changes at the next reset.

@@ -42,6 +42,8 @@ pub struct NodeFacts {
     pub mapped: BTreeMap<String, String>,
     /// Age of the last verdict in seconds, where there is one.
     pub verdict_age: Option<f64>,
+    /// Seconds between passes that renew it: slurm.conf's HealthCheckInterval. None: not known, or not on every node state.
+    pub verdict_interval: Option<f64>,
 }
 
 impl NodeFacts {
@@ -115,6 +117,8 @@ pub struct PciFunction {
     pub above: Vec<String>,
     /// Fastest link it can do, GT/s.
     pub max_speed: Reading<f64>,
+    /// Speed of its link now, GT/s; it falls when the device is idle.
+    pub speed: Reading<f64>,
     /// Totals of the AER counters since boot.
     pub correctable: Reading<u64>,
     /// The same of non-fatal errors.
@@ -143,6 +147,24 @@ pub struct Nvme {
     pub state: Reading<String>,
     /// PCI function or fabric address.
     pub address: Option<String>,
+    /// Its own health page.
+    pub smart: Reading<NvmeSmart>,
+}
+
+/// What an NVMe controller says of its health, log page 02h.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct NvmeSmart {
+    /// Bits: 0 spare below its threshold, 1 too hot or cold, 2 reliability degraded, 3 read-only, 4 backup of volatile memory
+    /// failed, 5 persistent memory region unreliable.
+    pub critical_warning: u8,
+    /// Spare blocks left, percent.
+    pub spare_percent: u8,
+    /// Below which the maker asks for a replacement.
+    pub spare_threshold: u8,
+    /// Rated life used, percent; 255 stands for 255 and more.
+    pub used_percent: u8,
+    /// Times data could not be recovered.
+    pub media_errors: u64,
 }
 
 /// A RAID array.

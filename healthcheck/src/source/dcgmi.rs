@@ -44,7 +44,7 @@ fn ask(program: &Path) -> Reading<Dcgm> {
 }
 
 /// What it printed, whatever its exit code: errors come on standard output too.
-fn run(program: &Path, args: &[&str]) -> Result<String, String> {
+pub fn run(program: &Path, args: &[&str]) -> Result<String, String> {
     let out = Command::new(program)
         .args(args)
         .env_clear()
@@ -106,11 +106,11 @@ fn messages(node: &Value) -> String {
     clip(&lines.join(" "))
 }
 
-fn first_line(text: &str) -> String {
+pub fn first_line(text: &str) -> String {
     clip(text.lines().find(|l| !l.trim().is_empty()).unwrap_or("it printed nothing").trim())
 }
 
-fn clip(text: &str) -> String {
+pub fn clip(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(TEXT_MAX).collect()
 }
 

@@ -40,7 +40,7 @@ fn nvme(class: &Path) -> Reading<BTreeMap<String, Nvme>> {
             Err(e) => Reading::Unknown(format!("its state cannot be read: {e}")),
         };
         let address = read_trimmed(&e.path().join("address"));
-        (e.file_name().to_string_lossy().into_owned(), Nvme { state, address })
+        (e.file_name().to_string_lossy().into_owned(), Nvme { state, address, ..Nvme::default() })
     };
     Reading::Value(entries.flatten().map(one).collect())
 }

@@ -72,6 +72,7 @@ fn function(dir: &Path, kind: FunctionKind, above: Vec<String>) -> PciFunction {
         kind,
         above,
         max_speed: read_number(&dir.join("max_link_speed")),
+        speed: read_number(&dir.join("current_link_speed")),
         correctable: aer(&dir.join("aer_dev_correctable")),
         nonfatal: aer(&dir.join("aer_dev_nonfatal")),
         fatal: aer(&dir.join("aer_dev_fatal")),

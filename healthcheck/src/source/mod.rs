@@ -7,6 +7,7 @@ mod amdgpu;
 pub mod child;
 mod command;
 mod cuda;
+mod dcgm_diag;
 mod dcgmi;
 pub mod disks;
 pub mod functions;
@@ -22,6 +23,7 @@ mod nvml_details;
 mod nvml_raw;
 mod pci;
 pub mod services;
+pub mod smart;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -36,9 +38,9 @@ use crate::mode::Mode;
 use crate::state::make_private_dir;
 use crate::sys;
 use child::{Ended, Meanwhile, Outcome, Probe, Resident};
+pub(crate) use gpu_node::job_of_process;
 
 /// There when systemd is this machine's service manager.
-pub(crate) use gpu_node::job_of_process;
 const SYSTEMD: &str = "/run/systemd/system";
 /// Longest wait for contexts and copies on all GPUs.
 const CUDA_LIMIT: Duration = Duration::from_secs(10);
@@ -69,6 +71,7 @@ pub fn child_main() -> Option<ExitCode> {
         Some("cuda") => cuda::child(root),
         Some("amdgpu") => amdgpu::child(root),
         Some("dcgmi") => dcgmi::child(root),
+        Some("dcgm-diag") => dcgm_diag::child(root, &second.to_string_lossy()),
         Some("nvml-resident") => nvml::resident(root),
         Some("infiniband") => infiniband::child(root, false),
         Some("infiniband-all") => infiniband::child(root, true),
@@ -76,6 +79,7 @@ pub fn child_main() -> Option<ExitCode> {
         Some("functions") => functions::child(root),
         Some("host") => host::child(root, second),
         Some("disks") => disks::child(root, second),
+        Some("smart") => smart::child(root, second),
         Some("shm") => host::shm_child(root),
         Some("pci") => pci::child(root),
         Some("mount") => return Some(mounts::child(root, second == Path::new(WRITES))),
@@ -180,10 +184,22 @@ pub fn read_with(
         probes.push(own("amdgpu", &config.paths.sysfs, "amdgpu"));
         asked.push("amdgpu");
     }
-    // A context on a GPU in use would take memory from its job, or be refused.
     // The job that this runs in may be there: active checks of an idle node are jobs.
     let own_job = std::env::var("SLURM_JOB_ID").unwrap_or_default();
-    if mode == Mode::Deep && jobs::list(&config.paths.run_dir).iter().all(|j| j.job == own_job) {
+    let idle = mode == Mode::Deep && jobs::list(&config.paths.run_dir).iter().all(|j| j.job == own_job);
+    if idle && config.dcgm.diag_level > 0 && config.paths.dcgmi.exists() {
+        let level = config.dcgm.diag_level.to_string();
+        probes.push(own_with(
+            "dcgm-diag",
+            &config.paths.dcgmi,
+            Some(OsStr::new(&level)),
+            "dcgm-diag",
+            config.dcgm.diag_limit(),
+        ));
+        asked.push("dcgm-diag");
+    }
+    // A context on a GPU in use would take memory from its job, or be refused.
+    if idle {
         let limit = CUDA_LIMIT.min(config.deadlines.sources(mode));
         probes.push(own_with("cuda", &config.paths.cuda, None, "cuda", limit));
         asked.push("cuda");
@@ -226,6 +242,7 @@ pub fn read_with(
         match what {
             "fabricmanager" => facts.gpu_node.fabric_manager = Some(gpu_node::unit_state(outcome)),
             "dcgmi" => facts.dcgm = Some(from_json(outcome)),
+            "dcgm-diag" => facts.dcgm_diag = Some(from_json(outcome)),
             "imex" => facts.gpu_node.imex = Some(gpu_node::imex_state(outcome)),
             "amdgpu" => facts.amd = from_json(outcome),
             _ => facts.gpu_node.usable = Some(cuda::parse(outcome)),
@@ -287,7 +304,14 @@ const IB_COUNTERS: [&str; 8] = [
     "VL15_dropped",
 ];
 /// Files of a port's `hw_counters/` that rules watch.
-const IB_HW_COUNTERS: [&str; 3] = ["local_ack_timeout_err", "rnr_nak_retry_err", "roce_slow_restart"];
+const IB_HW_COUNTERS: [&str; 6] = [
+    "local_ack_timeout_err",
+    "rnr_nak_retry_err",
+    "roce_slow_restart",
+    "out_of_sequence",
+    "np_cnp_sent",
+    "rp_cnp_handled",
+];
 
 /// Every counter whose rise within a window some rule asks for, by name.
 fn counters(facts: &Facts) -> BTreeMap<String, u64> {
@@ -308,6 +332,9 @@ fn counters(facts: &Facts) -> BTreeMap<String, u64> {
             all.extend(count.value().map(|n| (format!("aer/{pci}/{name}"), *n)));
         }
     }
+    for (name, disk) in facts.node.nvme.value().into_iter().flatten() {
+        all.extend(disk.smart.value().map(|s| (format!("nvme/{name}/media_errors"), s.media_errors)));
+    }
     for (name, mc) in facts.node.edac.value().into_iter().flatten() {
         all.extend(mc.corrected.value().map(|n| (format!("edac/{name}/corrected"), *n)));
         all.extend(mc.uncorrectable.value().map(|n| (format!("edac/{name}/uncorrectable"), *n)));
@@ -316,6 +343,10 @@ fn counters(facts: &Facts) -> BTreeMap<String, u64> {
         if let (Some(pci), Some(d)) = (gpu.pci.value(), &gpu.details) {
             let counts = d.counters();
             all.extend(counts.into_iter().map(|(name, value)| (format!("gpu/{pci}/{name}"), value)));
+        }
+        for (name, count) in [("ecc_sram_ue", &gpu.ecc_sram_ue), ("ecc_dram_ue", &gpu.ecc_dram_ue)] {
+            let named = |pci: &String| Some((format!("gpu/{pci}/{name}"), *count.value()?));
+            all.extend(gpu.pci.value().and_then(named));
         }
     }
     for gpu in facts.amd.value().into_iter().flatten() {
@@ -344,10 +375,6 @@ fn from_json<T: serde::de::DeserializeOwned>(outcome: &Outcome) -> Reading<T> {
 }
 
 fn failed<T>(ended: &Ended) -> Reading<T> {
-        for (name, count) in [("ecc_sram_ue", &gpu.ecc_sram_ue), ("ecc_dram_ue", &gpu.ecc_dram_ue)] {
-            let named = |pci: &String| Some((format!("gpu/{pci}/{name}"), *count.value()?));
-            all.extend(gpu.pci.value().and_then(named));
-        }
     match ended {
         Ended::Deadline(why) => Reading::Hung(why.clone()),
         Ended::NotStarted(why) => Reading::Unknown(why.clone()),

@@ -107,6 +107,7 @@ pub fn survey(device: &Device<'_>, active: &[u32], lost: &mut bool) -> GpuSurvey
         nvlink_speeds: collect(speeds),
         vbios: take(device.vbios_version(), lost),
         gsp: take(device.gsp_firmware_version(), lost),
+        busy_percent: map(take(device.utilization_rates(), lost), |u| u.gpu),
     }
 }
 
