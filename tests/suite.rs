@@ -121,6 +121,101 @@ fn the_demo_profile_ends_in_a_score_and_a_report() {
     assert!(text.contains("another"), "{text}");
 }
 
+/// Waits until something is there.
+fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(120);
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(std::time::Instant::now() < end, "{what} did not happen within 120 s");
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+}
+
+/// Process ids whose command line holds all these words.
+fn processes(words: &[&str]) -> Vec<i32> {
+    let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
+    let ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    ids.filter(|pid: &i32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        words.iter().all(|word| line.contains(word))
+    })
+    .collect()
+}
+
+fn signal(name: &str, pid: i32) {
+    let said = run(Command::new("kill").arg(format!("-{name}")).arg(pid.to_string()));
+    assert_eq!(said.code, 0, "{}", said.err);
+}
+
+#[test]
+fn a_stopped_rank_is_named_and_a_killed_run_goes_on_with_a_node_drained() {
+    let c = Cluster::up(&["--nodes", "2"]);
+    let prefix = install(&c);
+    let (results, log) = (c.scratch().join("results"), c.scratch().join("log"));
+    let folder = results.display().to_string();
+    let options = ["--profile", "smoke", "--stages", "inventory,collectives,gemm", "--results", &folder];
+    std::thread::scope(|scope| {
+        let job = scope.spawn(|| submit(&c, &prefix, &log, &options));
+        // The beat says which process is which rank.
+        let beat = results.join("raw/collectives/beat/1.json");
+        let pid = until("collective", || {
+            let beat: Value = serde_json::from_str(&std::fs::read_to_string(&beat).ok()?).ok()?;
+            (beat["step"].as_u64()? > 0).then(|| beat["pid"].as_i64())?
+        });
+        signal("STOP", i32::try_from(pid).expect("pid"));
+        let marker = results.join("stages/collectives.json");
+        until("end of collectives", || marker.exists().then_some(()));
+        let marker = json(&marker);
+        let reason = marker["reason"].as_str().expect("a reason");
+        assert_eq!(marker["state"], "failed", "{marker}");
+        assert!(reason.contains("rank 1 on n2") && reason.contains(&format!("process {pid}")), "{reason}");
+        assert!(reason.contains("was stopped by a signal (state T)"), "{reason}");
+        let kept = std::fs::read_to_string(results.join("raw/collectives/stuck.txt")).expect("evidence");
+        assert!(kept.contains("T (stopped)"), "{kept}");
+
+        // The suite goes on, and dies in the next stage.
+        until("gemm", || results.join("raw/gemm/beat/0.json").exists().then_some(()));
+        let suite = processes(&["suite run", &folder]);
+        assert!(!suite.is_empty());
+        for pid in suite {
+            signal("KILL", pid);
+        }
+        assert_ne!(job.join().expect("job").code, 0, "a killed batch step is no success");
+    });
+    let status = |code| {
+        let said = run(Command::new(program("clustermax")).args(["suite", "status", &folder]));
+        assert_eq!(said.code, code, "{}{}", said.out, said.err);
+        said.out
+    };
+    let text = status(1);
+    assert!(text.contains("not complete"), "{text}");
+
+    // The rest, on the same nodes; one of them is drained in the middle.
+    let again = ["--profile", "smoke", "--stages", "inventory,collectives,gemm", "--resume", &folder];
+    std::thread::scope(|scope| {
+        let job = scope.spawn(|| submit(&c, &prefix, &log, &again));
+        let marker = results.join("stages/collectives.json");
+        until("collectives", || (json(&marker)["state"] == "done").then_some(()));
+        c.slurm(&["scontrol", "update", "nodename=n2", "state=drain", "reason=operator: disk"]);
+        assert_eq!(job.join().expect("job").code, 0, "{}", std::fs::read_to_string(&log).unwrap_or_default());
+    });
+    let text = std::fs::read_to_string(&log).expect("log");
+    assert!(text.contains("inventory is done, not run again"), "{text}");
+    assert!(text.contains("node n2 is dra") && text.contains("operator: disk"), "{text}");
+    for stage in ["inventory", "collectives", "gemm"] {
+        assert_eq!(json(&results.join(format!("stages/{stage}.json")))["state"], "done", "{stage}");
+    }
+    assert!(records(&results).iter().any(|r| r["metric"] == "gemm" && r["state"] == "measured"));
+    let plan = run(Command::new("sh")
+        .arg("-c")
+        .arg(format!("{} suite resume {folder} --dry-run", program("clustermax").display())));
+    assert_eq!(plan.code, 0, "{}", plan.err);
+    assert!(plan.out.contains("--nodelist=n1,n2") && plan.out.contains("--resume"), "{}", plan.out);
+}
+
 fn browser_shows(report: &Path) {
     let profile = tempfile::tempdir().expect("profile");
     let said = run(Command::new("chromium")

@@ -51,6 +51,7 @@ def main():
     p.add_argument("--bytes", type=int, default=0, help="message (default 1 MiB on a CPU, 64 MiB on a GPU)")
     p.add_argument("--seconds", type=float, default=120.0)
     args = p.parse_args()
+    beat = common.Beat(args)
     torch = common.import_torch(args.threads)
     backend, _store = common.join_group(torch, args)
     cuda = args.device == "cuda"
@@ -77,6 +78,7 @@ def main():
     begin = last = written = time.monotonic()
     products, cpu_products, iterations = [], [], []
     while True:
+        beat.step(f"a product and {name}")
         x.fill_(1.0)
         started = time.perf_counter()
         handle = exchange()

@@ -177,6 +177,7 @@ def main():
     p.add_argument("--max", type=int, default=16 << 20, help="largest message in bytes")
     p.add_argument("--step", type=int, default=8, help="factor between sizes")
     args = p.parse_args()
+    beat = common.Beat(args)
     torch = common.import_torch(args.threads)
     backend, _store = common.join_group(torch, args)
     dist = torch.distributed
@@ -230,6 +231,7 @@ def main():
                 if made is None:
                     continue
                 nbytes, fill, call, wrong = made
+                beat.step(f"{api} of {nbytes} bytes")
                 fill()
                 call()
                 synchronize()

@@ -5,14 +5,17 @@ run by hand), measures, and rank 0 writes one JSON document. Works with Python 3
 """
 
 import argparse
+import contextlib
 import datetime
 import fcntl
+import itertools
 import json
 import os
 import socket
 import statistics
 import struct
 import sys
+import threading
 import time
 import traceback
 from pathlib import Path
@@ -56,6 +59,47 @@ def import_torch(threads):
 
     torch.set_num_threads(threads)
     return torch
+
+
+class Beat:
+    """Tells the suite that this rank lives and how far it is: OUT/beat/RANK.json, every two seconds.
+
+    A thread writes it, so that a rank which waits in a collective still beats and one that was stopped does
+    not. Large runs beat less often: the folder is shared by all nodes.
+    """
+
+    def __init__(self, args):
+        self._path = args.out / "beat" / f"{args.rank}.json"
+        self._every = max(2.0, args.ranks / 256)
+        self._state = {"rank": args.rank, "node": node_name(), "pid": os.getpid(), "every": self._every}
+        self._step = (0, "its start")
+        self._stop = threading.Event()
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(exist_ok=True)
+        threading.Thread(target=self._run, daemon=True).start()
+        _BEATS.append(self)
+
+    def step(self, doing):
+        """One step further; DOING is what the rank does from now on."""
+        self._step = (self._step[0] + 1, doing)
+
+    def end(self):
+        """The rank has ended by itself: nobody needs to miss it."""
+        self._stop.set()
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+
+    def _run(self):
+        for beat in itertools.count():
+            step, doing = self._step
+            # A full disk must not end a measurement that needs no disk.
+            with contextlib.suppress(OSError):
+                write_json(self._path, {**self._state, "beat": beat, "step": step, "doing": doing})
+            if self._stop.wait(self._every):
+                return
+
+
+_BEATS = []
 
 
 class Stopwatch:
@@ -286,6 +330,8 @@ def leave(main):
     except BaseException:  # whatever it is, the process must end here
         traceback.print_exc()
         code = 1
+    for beat in _BEATS:
+        beat.end()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code or 0)

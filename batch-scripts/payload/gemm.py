@@ -17,6 +17,7 @@ def main():
     p.add_argument("--size", type=int, default=0, help="n (default 512 on a CPU, 8192 on a GPU)")
     p.add_argument("--seconds", type=float, default=2.0, help="time to repeat it for")
     args = p.parse_args()
+    beat = common.Beat(args)
     torch = common.import_torch(args.threads)
     device = "cpu"
     if args.device == "cuda":
@@ -49,6 +50,7 @@ def main():
         seconds, cpu_seconds, differing = [], [], 0
         end = time.monotonic() + args.seconds / len(dtypes)
         while len(seconds) < 2 * (WINDOWS + 1) or (time.monotonic() < end and len(seconds) < 10000):
+            beat.step(f"a product, {dtype}, n = {n}")
             _, wall, cpu = watch.time(torch.matmul, a, b, out=out)
             seconds.append(wall)
             cpu_seconds.append(cpu)

@@ -1,28 +1,28 @@
 #!/bin/bash
 # One task a node: fio into the results folder (shared) and the node's temporary folder (local).
-# Writes CMX_RAW/NODE.TARGET.json as fio gives it, or NODE.TARGET.txt with one sentence where it cannot run.
+# Usage: storage.sh RAW SECONDS: writes RAW/NODE.TARGET.json as fio gives it, each job SECONDS long, or NODE.TARGET.txt with
+# one sentence where it cannot run.
 set -u
+raw=$1 runtime=$2
 node=${SLURMD_NODENAME:-$(uname -n)}
 
 if ! command -v fio >/dev/null; then
     for target in shared local; do
-        echo "fio is not installed on $node (not in PATH)" >"$CMX_RAW/$node.$target.txt"
+        echo "fio is not installed on $node (not in PATH)" >"$raw/$node.$target.txt"
     done
     exit 0
 fi
 
 work=''
 trap '[[ -z $work ]] || rm -rf -- "$work"' EXIT
-runtime=1
-[[ ${CMX_PROFILE:-demo} != smoke ]] || runtime=4
 code=0
 for target in shared local; do
     case $target in
-        shared) base=$CMX_RAW ;;
+        shared) base=$raw ;;
         local) base=${TMPDIR:-/tmp} ;;
     esac
     if ! work=$(mktemp -d "$base/clustermax-fio.$node.XXXXXX"); then
-        echo "no folder can be made in $base on $node" >"$CMX_RAW/$node.$target.txt"
+        echo "no folder can be made in $base on $node" >"$raw/$node.$target.txt"
         work=''
         continue
     fi
@@ -60,7 +60,7 @@ bs=4k
 direct=0
 fsync=1
 END
-    output=$CMX_RAW/$node.$target.json
+    output=$raw/$node.$target.json
     fio --output-format=json --output="$work/out.json" "$work/job.fio" || code=$?
     # Whole or not at all.
     mv -- "$work/out.json" "$output.tmp" && mv -- "$output.tmp" "$output"

@@ -41,6 +41,7 @@ def main():
     args = p.parse_args()
     if args.steps < args.warmup + 4:
         p.error("--steps must be at least --warmup + 4")
+    beat = common.Beat(args)
     torch = common.import_torch(args.threads)
     backend, _store = common.join_group(torch, args)
     from llama import Llama
@@ -86,6 +87,7 @@ def main():
             return torch.nn.functional.cross_entropy(logits.float().view(-1, vocabulary), y.reshape(-1))
 
     for step in range(args.steps):
+        beat.step(f"training step {step}")
         x, y = batch_of(torch, batch, length, step, args.rank)
         x, y = x.to(device), y.to(device)
         if cuda:

@@ -27,6 +27,7 @@ pub mod run;
 pub mod score;
 pub mod sensitivity;
 pub mod straggler;
+pub mod suite;
 
 use std::fmt::{self, Display};
 

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use scoring::{audit, bundle, collect, diff, evidence, explain, inject, rank, read, report, score};
+use scoring::{audit, bundle, collect, diff, evidence, explain, inject, rank, read, report, score, suite};
 
 /// GPU-cluster measurements and evidence to a rating
 #[derive(Debug, Parser)]
@@ -15,6 +15,10 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Measure the nodes of a Slurm job, stage by stage; plan, status and resume of such a run
+    Suite(suite::Args),
+    /// Run one stage of the suite, inside a Slurm job
+    Stage(suite::StageArgs),
     /// Turn raw stage output into records
     Collect(collect::Args),
     /// Read the output of a benchmark or diagnostic program from anywhere; print records or a table
@@ -58,6 +62,8 @@ fn main() -> ExitCode {
         return code;
     }
     let result = match Cli::parse().command {
+        Command::Suite(args) => suite::run(&args),
+        Command::Stage(args) => suite::stage(&args),
         Command::Collect(args) => collect::run(&args),
         Command::Read(args) => read::run(&args),
         Command::Inject(args) => inject::run(&args),

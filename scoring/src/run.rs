@@ -159,6 +159,17 @@ impl Folder {
     }
 }
 
+/// `clustermax-suite.sh` beside this program: in a checkout, in a portable archive, or where the packages put it.
+pub fn suite_script() -> Option<PathBuf> {
+    let exe = std::env::current_exe().ok()?;
+    let below = ["batch-scripts", "share/clustermax/batch-scripts", ""];
+    exe.ancestors()
+        .skip(1)
+        .take(3)
+        .flat_map(|dir| below.iter().map(move |below| dir.join(below).join("clustermax-suite.sh")))
+        .find(|path| path.is_file())
+}
+
 /// Writes a file so that a reader sees the old one or the whole new one: temp file beside it, fsync, rename.
 /// On any error the temp file is removed and the old file stays.
 ///

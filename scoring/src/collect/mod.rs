@@ -78,6 +78,29 @@ pub struct Args {
     pub config: Option<PathBuf>,
 }
 
+impl Args {
+    /// Of a stage that is read as it lies there.
+    pub fn of(stage: &str, dir: &Path) -> Self {
+        Self {
+            stage: stage.to_owned(),
+            dir: dir.to_owned(),
+            state: None,
+            exit_code: None,
+            started: None,
+            seconds: None,
+            reason: None,
+            job: None,
+            run: None,
+            profile: "demo".to_owned(),
+            cluster: None,
+            nodes: Vec::new(),
+            hardware: HardwareArg::Cpu,
+            resume: false,
+            config: None,
+        }
+    }
+}
+
 /// [`Hardware`] as a command-line value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum HardwareArg {
@@ -151,10 +174,32 @@ impl Marker {
 /// # Errors
 /// A folder of another run, bad names, files that cannot be read or written.
 pub fn run(args: &Args) -> Result<u8, Failure> {
-    if args.stage == "init" { init(args) } else { stage(args) }
+    if args.stage == "init" {
+        let begun = init(args)?;
+        println!("run {}", begun.run);
+        for stage in begun.done {
+            println!("done {stage}");
+        }
+    } else {
+        println!("{}", stage(args)?);
+    }
+    Ok(0)
 }
 
-fn init(args: &Args) -> Result<u8, Failure> {
+/// A results folder that is ready to take measurements.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Begun {
+    /// The run's id.
+    pub run: String,
+    /// Stages that an earlier job ended well, in the order of [`STAGES`].
+    pub done: Vec<String>,
+}
+
+/// Makes a results folder; with `resume` takes one that holds a run of this cluster, these nodes and this profile.
+///
+/// # Errors
+/// A folder of another run, names that are missing, files that cannot be read or written.
+pub fn init(args: &Args) -> Result<Begun, Failure> {
     let need = |value: &Option<String>, flag: &str| {
         value
             .clone()
@@ -205,13 +250,13 @@ fn init(args: &Args) -> Result<u8, Failure> {
                 had.join(",")
             )));
         }
-        println!("run {}", found.run);
+        let mut done = Vec::new();
         for stage in STAGES {
             if marker(&folder, stage)?.is_some_and(|marker| marker.state == StageState::Done) {
-                println!("done {stage}");
+                done.push(stage.to_owned());
             }
         }
-        return Ok(0);
+        return Ok(Begun { run: found.run.clone(), done });
     }
     let run_id = need(&args.run, "--run")?;
     let file = dir.join("run.json");
@@ -249,11 +294,14 @@ fn init(args: &Args) -> Result<u8, Failure> {
         },
     };
     write(&file, &made)?;
-    println!("run {run_id}");
-    Ok(0)
+    Ok(Begun { run: run_id, done: Vec::new() })
 }
 
-fn stage(args: &Args) -> Result<u8, Failure> {
+/// Reads one stage's raw output into records and its marker; how many of each state, as a sentence.
+///
+/// # Errors
+/// A stage that does not exist, a folder of another run, files that cannot be read or written.
+pub fn stage(args: &Args) -> Result<String, Failure> {
     let stage = args.stage.as_str();
     if !STAGES.contains(&stage) {
         let near =
@@ -305,14 +353,13 @@ fn stage(args: &Args) -> Result<u8, Failure> {
     }
     write(&file, &marker)?;
     let count = |state: State| records.iter().filter(|record| record.state == state).count();
-    println!(
+    Ok(format!(
         "{stage}: {} measured, {} unknown, {} unavailable, {} not applicable",
         count(State::Measured),
         count(State::Unknown),
         count(State::Unavailable),
         count(State::NotApplicable)
-    );
-    Ok(0)
+    ))
 }
 
 /// The scorer refuses two records of the same thing; the first one stands.
@@ -328,7 +375,11 @@ fn distinct(records: Vec<Record>) -> Vec<Record> {
         .collect()
 }
 
-fn marker(folder: &Folder, stage: &str) -> Result<Option<Marker>, Failure> {
+/// `stages/STAGE.json`, when the stage has run.
+///
+/// # Errors
+/// A marker of another run, or one that cannot be read.
+pub fn marker(folder: &Folder, stage: &str) -> Result<Option<Marker>, Failure> {
     let file = folder.stage(stage);
     let text = match std::fs::read_to_string(&file) {
         Ok(text) => text,

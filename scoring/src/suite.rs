@@ -1,0 +1,294 @@
+//! `clustermax suite`: what `clustermax-suite.sh` runs inside its job, and what one may ask before and after.
+//!
+//! All stages are steps of the suite's one allocation. A stage that fails, runs into its deadline or lacks something ends
+//! in a state of its own, and the next one goes on; a run that was killed goes on where it stopped.
+
+pub mod bench;
+pub mod measure;
+pub mod plan;
+pub mod progress;
+pub mod slurm;
+pub mod stages;
+pub mod stuck;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::ValueEnum as _;
+
+use crate::run::{Folder, write_atomic};
+use crate::{Failure, collect, report, score};
+use measure::measure;
+use plan::{Profile, Stage};
+use progress::Progress;
+
+/// `clustermax suite`
+#[derive(Debug, Clone, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: SuiteCommand,
+}
+
+#[derive(Debug, Clone, clap::Subcommand)]
+enum SuiteCommand {
+    /// Measure the nodes of this job and score them (inside a Slurm job; clustermax-suite.sh does this)
+    #[command(
+        after_help = "Exit code: 0 every stage ran or named what it lacks; 1 a stage failed or ran into its deadline; 2 bad \
+                          options or results folder; 3 a part of ClusterMAX or Slurm is missing."
+    )]
+    Run(RunArgs),
+    /// What would run, for how long, and what counts as success
+    Plan(PlanArgs),
+    /// How far a run has come, what is missing and why
+    #[command(after_help = "Exit code: 0 complete, 1 not, 2 no results folder.")]
+    Status(StatusArgs),
+    /// Submit the rest of a run, to the same nodes
+    Resume(ResumeArgs),
+    /// Read the raw output of every stage again
+    Collect(CollectArgs),
+}
+
+/// `clustermax suite run`
+#[derive(Debug, Clone, clap::Args)]
+pub struct RunArgs {
+    /// How long and how thoroughly to measure
+    #[arg(long, value_enum, default_value = "demo")]
+    pub profile: Profile,
+    /// Results folder, new or empty, seen by all nodes [default: clustermax-results/RUN in the folder of submission]
+    #[arg(long, value_name = "DIR", conflicts_with = "resume")]
+    pub results: Option<PathBuf>,
+    /// Continue the run in DIR: only stages that are not done run again
+    #[arg(long, value_name = "DIR")]
+    pub resume: Option<PathBuf>,
+    /// Only these stages, comma-separated
+    #[arg(long, value_delimiter = ',', value_name = "A,B")]
+    pub stages: Vec<String>,
+    /// Longest time of any one stage in seconds [default: by stage and profile]
+    #[arg(long, value_name = "SEC", value_parser = clap::value_parser!(u32).range(1..=99999))]
+    pub deadline: Option<u32>,
+    /// Python with torch [default: CLUSTERMAX_PYTHON, /usr/bin/python3, python3 in PATH, the first that has torch]
+    #[arg(long, value_name = "FILE")]
+    pub python: Option<PathBuf>,
+    /// Where ClusterMAX is installed [default: CLUSTERMAX_PREFIX, where this program lies, /usr, /usr/local]
+    #[arg(long, value_name = "DIR")]
+    pub prefix: Option<PathBuf>,
+    /// The node programs' configuration [default: CLUSTERMAX_CONFIG, clustermax.toml beside SLURM_CONF,
+    /// /etc/clustermax/clustermax.toml]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+/// `clustermax suite plan`
+#[derive(Debug, Clone, clap::Args)]
+pub struct PlanArgs {
+    /// How long and how thoroughly to measure
+    #[arg(long, value_enum, default_value = "demo")]
+    profile: Profile,
+    /// Only these stages, comma-separated
+    #[arg(long, value_delimiter = ',', value_name = "A,B")]
+    stages: Vec<String>,
+    /// For a program
+    #[arg(long)]
+    json: bool,
+}
+
+/// `clustermax suite status`
+#[derive(Debug, Clone, clap::Args)]
+pub struct StatusArgs {
+    /// Results folder
+    dir: PathBuf,
+    /// For a program
+    #[arg(long)]
+    json: bool,
+}
+
+/// `clustermax suite resume`
+#[derive(Debug, Clone, clap::Args)]
+pub struct ResumeArgs {
+    /// Results folder
+    dir: PathBuf,
+    /// Only print the sbatch command
+    #[arg(long)]
+    dry_run: bool,
+    /// Further options of sbatch, after `--`
+    #[arg(last = true)]
+    sbatch: Vec<String>,
+}
+
+/// `clustermax suite collect`
+#[derive(Debug, Clone, clap::Args)]
+pub struct CollectArgs {
+    /// Results folder
+    dir: PathBuf,
+}
+
+/// `clustermax stage`
+#[derive(Debug, Clone, clap::Args)]
+pub struct StageArgs {
+    /// The stage
+    stage: String,
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+/// Runs `clustermax suite`.
+///
+/// # Errors
+/// Bad options or folders (2), parts that are missing (3).
+pub fn run(args: &Args) -> Result<u8, Failure> {
+    match &args.command {
+        SuiteCommand::Run(args) => measure(args),
+        SuiteCommand::Plan(args) => {
+            let methodology = score::methodology(None)?;
+            let stages = selected(args.profile, &args.stages)?;
+            let text = if args.json {
+                format!("{:#}\n", plan::to_json(args.profile, &stages, &methodology))
+            } else {
+                plan::to_text(args.profile, &stages, &methodology)
+            };
+            report::print(&text)?;
+            Ok(0)
+        }
+        SuiteCommand::Status(args) => progress::status(&args.dir, args.json),
+        SuiteCommand::Resume(args) => resume(args),
+        SuiteCommand::Collect(args) => collect_all(&args.dir),
+    }
+}
+
+/// Runs `clustermax stage`: one stage of the suite, in this job.
+///
+/// # Errors
+/// As [`run`].
+pub fn stage(args: &StageArgs) -> Result<u8, Failure> {
+    let mut run = args.run.clone();
+    if !run.stages.is_empty() {
+        return Err(Failure::input("`clustermax stage` runs one stage; leave out --stages"));
+    }
+    let stage = plan::stage(&args.stage).ok_or_else(|| unknown(&args.stage, plan::STAGES.iter()))?;
+    // A stage that is not part of the profile is asked for all the same: with the shortest profile that has it.
+    if stage.limit(run.profile) == 0 {
+        let shortest = Profile::value_variants().iter().copied().find(|profile| stage.limit(*profile) > 0);
+        run.profile = shortest.unwrap_or(run.profile);
+    }
+    run.stages = vec![args.stage.clone()];
+    measure(&run)
+}
+
+fn unknown<'a>(name: &str, known: impl Iterator<Item = &'a Stage> + Clone) -> Failure {
+    let near = known.clone().map(|stage| stage.name).min_by_key(|one| strsim::levenshtein(one, name));
+    let names: Vec<&str> = known.map(|stage| stage.name).collect();
+    Failure::input(format!(
+        "there is no stage {name} (did you mean {}?); stages are {}",
+        near.unwrap_or_default(),
+        names.join(" ")
+    ))
+}
+
+/// The profile's stages, or those of `--stages`, in the suite's order.
+fn selected(profile: Profile, names: &[String]) -> Result<Vec<&'static Stage>, Failure> {
+    let all: Vec<&'static Stage> = profile.stages().collect();
+    if let Some(name) = names.iter().find(|name| !all.iter().any(|stage| stage.name == **name)) {
+        return Err(unknown(name, all.iter().copied()));
+    }
+    Ok(all
+        .into_iter()
+        .filter(|stage| names.is_empty() || names.iter().any(|name| name == stage.name))
+        .collect())
+}
+
+fn resume(args: &ResumeArgs) -> Result<u8, Failure> {
+    let folder = Folder::open(&args.dir)?;
+    let dir = args.dir.canonicalize().unwrap_or_else(|_| args.dir.clone());
+    let progress = Progress::read(&dir);
+    let script = progress.as_ref().and_then(|progress| progress.script.clone()).filter(|path| path.is_file());
+    let script = script.or_else(crate::run::suite_script).ok_or_else(|| {
+        Failure::missing(format!(
+            "clustermax-suite.sh cannot be found; submit it yourself: sbatch -w {} clustermax-suite.sh --profile {} --resume {}",
+            folder.run.nodes.join(","),
+            folder.run.profile,
+            dir.display()
+        ))
+    })?;
+    let mut sbatch = Command::new("sbatch");
+    sbatch
+        .arg(format!("--nodes={}", folder.run.nodes.len()))
+        .arg(format!("--nodelist={}", folder.run.nodes.join(",")));
+    if let Some(progress) = &progress {
+        let options = [("partition", &progress.partition), ("gres", &progress.gres)];
+        for (option, value) in options {
+            if let Some(value) = value {
+                sbatch.arg(format!("--{option}={value}"));
+            }
+        }
+    }
+    let profile = Profile::from_str(&folder.run.profile, false).map_err(|_| {
+        Failure::input(format!(
+            "{} holds a run of profile {:?}, which this release lacks",
+            dir.display(),
+            folder.run.profile
+        ))
+    })?;
+    sbatch.arg(format!("--time={}", plan::longest(profile, profile.stages()).div_ceil(60) + 5));
+    sbatch.args(&args.sbatch).arg(&script).args(["--profile", profile.word()]).arg("--resume").arg(&dir);
+    let shown: Vec<String> = std::iter::once(sbatch.get_program())
+        .chain(sbatch.get_args())
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    report::print(&format!("{}\n", shown.join(" ")))?;
+    if args.dry_run {
+        return Ok(0);
+    }
+    let status = sbatch.status().map_err(|error| {
+        Failure::missing(format!("sbatch cannot be started: {error}; resume on a login node"))
+    })?;
+    if status.success() {
+        Ok(0)
+    } else {
+        Err(Failure::missing("sbatch refused the job; its own words are above"))
+    }
+}
+
+fn collect_all(dir: &Path) -> Result<u8, Failure> {
+    let folder = Folder::open(dir)?;
+    let mut text = String::new();
+    for stage in collect::STAGES {
+        if collect::marker(&folder, stage)?.is_some() {
+            text.push_str(&format!("{}\n", collect::stage(&collect::Args::of(stage, dir))?));
+        }
+    }
+    if text.is_empty() {
+        return Err(Failure::input(format!(
+            "{}: no stage has ended yet; `clustermax suite status` says more",
+            dir.display()
+        )));
+    }
+    report::print(&text)?;
+    Ok(0)
+}
+
+/// Writes a document beside others so that a reader sees the old one or the new one.
+fn write_document(path: &Path, value: &impl serde::Serialize) {
+    // Progress is a service: a full disk ends the run by its measurements, not by this.
+    if let Ok(mut text) = serde_json::to_string_pretty(value) {
+        text.push('\n');
+        let _ = write_atomic(path, text.as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stages_are_chosen_by_name_in_the_suites_order() {
+        let names = |profile, wanted: &[&str]| {
+            let wanted: Vec<String> = wanted.iter().map(|&name| name.to_owned()).collect();
+            selected(profile, &wanted).map(|stages| stages.iter().map(|stage| stage.name).collect::<Vec<_>>())
+        };
+        assert_eq!(names(Profile::Demo, &["storage", "gemm"]).unwrap(), ["gemm", "storage"]);
+        assert!(!names(Profile::Demo, &[]).unwrap().contains(&"burnin"));
+        let refused = names(Profile::Demo, &["gem"]).unwrap_err().message;
+        assert!(refused.contains("did you mean gemm?"), "{refused}");
+        assert!(names(Profile::Demo, &["burnin"]).is_err(), "not part of demo");
+    }
+}

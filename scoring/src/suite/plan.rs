@@ -1,0 +1,313 @@
+//! What the suite would run: its stages in order, how long each may take, and what counts as success.
+//!
+//! `clustermax suite plan` prints this before anything runs, so that nobody has to guess afterwards what was meant.
+
+use serde_json::{Value, json};
+
+use super::bench::{Bench, Stop};
+use super::stages;
+use crate::methodology::Methodology;
+
+/// How long and how thoroughly the suite measures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub enum Profile {
+    /// Small sizes, a minute or two
+    Demo,
+    /// Longer, with a burn-in of two minutes; below ten minutes in all
+    Smoke,
+    /// What a day's visit needs: full sizes, a burn-in of half an hour
+    Quick,
+    /// What reviewers run: full sizes, a burn-in of eight hours
+    Full,
+    /// Full sizes and a burn-in of an hour, judged line by line by --contract
+    Acceptance,
+}
+
+/// Sizes that depend on the profile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sizes {
+    /// Largest message of torch.distributed, bytes.
+    pub message: u64,
+    /// Largest message of nccl-tests, in its own notation.
+    pub nccl_message: &'static str,
+    /// Seconds of matrix products.
+    pub gemm: u32,
+    /// Training steps.
+    pub steps: u32,
+    /// Seconds a fio job runs.
+    pub fio: u32,
+    /// Seconds of burn-in; 0: none.
+    pub burnin: u32,
+}
+
+impl Profile {
+    /// As on the command line and in `run.json`.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Demo => "demo",
+            Self::Smoke => "smoke",
+            Self::Quick => "quick",
+            Self::Full => "full",
+            Self::Acceptance => "acceptance",
+        }
+    }
+
+    /// The profile's sizes. nccl-tests to 16 GiB, 8 hours: what reviewers run.
+    pub fn sizes(self) -> Sizes {
+        let of = |message, nccl_message, gemm, steps, fio, burnin| Sizes {
+            message,
+            nccl_message,
+            gemm,
+            steps,
+            fio,
+            burnin,
+        };
+        match self {
+            Self::Demo => of(16 << 20, "16M", 2, 20, 1, 0),
+            Self::Smoke => of(64 << 20, "1G", 55, 60, 4, 120),
+            Self::Quick => of(1 << 30, "16G", 120, 200, 30, 1800),
+            Self::Acceptance => of(1 << 30, "16G", 300, 500, 60, 3600),
+            Self::Full => of(1 << 30, "16G", 600, 1000, 60, 28800),
+        }
+    }
+
+    /// Its stages, in order.
+    pub fn stages(self) -> impl Iterator<Item = &'static Stage> {
+        STAGES.iter().filter(move |stage| stage.limit(self) > 0)
+    }
+}
+
+/// One measurement of the suite.
+pub struct Stage {
+    /// As on the command line; the folder below `raw/`.
+    pub name: &'static str,
+    /// What it measures, half a sentence.
+    pub measures: &'static str,
+    /// Without these it is unavailable.
+    pub needs: &'static str,
+    /// Longest time in seconds with demo, smoke, quick, acceptance and full; 0: not part of the profile.
+    limits: [u32; 5],
+    /// Metrics that decide whether it went well, and the rule for each.
+    pub success: &'static [(&'static str, &'static str)],
+    /// Runs it.
+    pub body: fn(&mut Bench) -> Result<(), Stop>,
+}
+
+impl Stage {
+    /// Longest time with a profile, seconds; 0: not part of it.
+    pub fn limit(&self, profile: Profile) -> u32 {
+        let [demo, smoke, quick, acceptance, full] = self.limits;
+        match profile {
+            Profile::Demo => demo,
+            Profile::Smoke => smoke,
+            Profile::Quick => quick,
+            Profile::Acceptance => acceptance,
+            Profile::Full => full,
+        }
+    }
+}
+
+/// All stages, in the order the suite runs them. `lifecycle` comes first: it measures the job's first step.
+pub static STAGES: &[Stage] = &[
+    Stage {
+        name: "lifecycle",
+        measures: "the job's first step against later ones, import of torch cold and warm",
+        needs: "",
+        limits: [60, 60, 300, 300, 300],
+        success: &[("prolog_seconds", "measured on every node")],
+        body: stages::lifecycle,
+    },
+    Stage {
+        name: "inventory",
+        measures: "processors, memory, GPUs, PCIe widths and versions of every node",
+        needs: "",
+        limits: [60, 60, 120, 120, 120],
+        success: &[("gpu_missing", "= 0 on every node")],
+        body: stages::inventory,
+    },
+    Stage {
+        name: "audit",
+        measures: "set-up of every node and of Slurm",
+        needs: "",
+        limits: [90, 90, 300, 300, 300],
+        success: &[],
+        body: stages::audit,
+    },
+    Stage {
+        name: "collectives",
+        measures: "bus bandwidth over message sizes, every result checked",
+        needs: "torch with gloo or NCCL, or nccl-tests",
+        limits: [120, 240, 3600, 3600, 7200],
+        success: &[("wrong_values", "= 0"), ("busbw", "measured for every collective that the library has")],
+        body: stages::collectives,
+    },
+    Stage {
+        name: "gemm",
+        measures: "matrix products, bit for bit the same each time",
+        needs: "torch",
+        limits: [60, 150, 600, 900, 1200],
+        success: &[("gemm", "measured on every rank"), ("stragglers", "= 0")],
+        body: stages::gemm,
+    },
+    Stage {
+        name: "train",
+        measures: "data-parallel training of a small Llama on seeded tokens",
+        needs: "torch",
+        limits: [120, 240, 1800, 3600, 3600],
+        success: &[("tokens_per_second", "measured"), ("stragglers", "= 0")],
+        body: stages::train,
+    },
+    Stage {
+        name: "storage",
+        measures: "fio in the results folder (shared) and the temporary folder (local), all nodes at once",
+        needs: "fio",
+        limits: [120, 180, 900, 1800, 1800],
+        success: &[("fio_bandwidth", "measured on every node and target")],
+        body: stages::storage,
+    },
+    Stage {
+        name: "burnin",
+        measures: "products and a collective at the same time on all ranks, every result checked",
+        needs: "torch",
+        limits: [0, 240, 2400, 4200, 30000],
+        success: &[("burnin_wrong", "= 0"), ("stragglers", "= 0")],
+        body: stages::burnin,
+    },
+];
+
+/// A stage by its name.
+pub fn stage(name: &str) -> Option<&'static Stage> {
+    STAGES.iter().find(|stage| stage.name == name)
+}
+
+/// Criteria of the rating that a stage's metrics decide.
+pub fn criteria<'a>(stage: &'a Stage, methodology: &'a Methodology) -> impl Iterator<Item = &'a str> {
+    methodology
+        .criteria
+        .iter()
+        .filter(move |criterion| {
+            criterion.measures.iter().any(|measure| {
+                methodology.metrics.get(&measure.metric).is_some_and(|metric| metric.stage == stage.name)
+            })
+        })
+        .map(|criterion| criterion.id.as_str())
+}
+
+/// Longest time of all these stages together, seconds.
+pub fn longest<'a>(profile: Profile, stages: impl IntoIterator<Item = &'a Stage>) -> u32 {
+    stages.into_iter().map(|stage| stage.limit(profile)).sum()
+}
+
+/// `suite plan --json`
+pub fn to_json(profile: Profile, stages: &[&Stage], methodology: &Methodology) -> Value {
+    let sizes = profile.sizes();
+    json!({
+        "schema": "clustermax-plan/1",
+        "profile": profile.word(),
+        "longest_seconds": longest(profile, stages.iter().copied()),
+        "sizes": {
+            "message_bytes": sizes.message, "nccl_tests_message": sizes.nccl_message, "gemm_seconds": sizes.gemm,
+            "train_steps": sizes.steps, "fio_seconds": sizes.fio, "burnin_seconds": sizes.burnin,
+        },
+        "stages": stages.iter().map(|stage| json!({
+            "stage": stage.name,
+            "measures": stage.measures,
+            "needs": stage.needs,
+            "longest_seconds": stage.limit(profile),
+            "success": stage.success.iter().map(|(metric, rule)| json!({"metric": metric, "rule": rule})).collect::<Vec<_>>(),
+            "criteria": criteria(stage, methodology).collect::<Vec<_>>(),
+        })).collect::<Vec<_>>(),
+    })
+}
+
+/// `suite plan` for a person.
+pub fn to_text(profile: Profile, stages: &[&Stage], methodology: &Methodology) -> String {
+    let mut text = format!(
+        "profile {}: {} stages, at most {} in all; submit it with --time={}\n",
+        profile.word(),
+        stages.len(),
+        length(longest(profile, stages.iter().copied())),
+        longest(profile, stages.iter().copied()).div_ceil(60) + 5
+    );
+    for stage in stages {
+        text.push_str(&format!(
+            "\n{} (at most {}): {}\n",
+            stage.name,
+            length(stage.limit(profile)),
+            stage.measures
+        ));
+        if !stage.needs.is_empty() {
+            text.push_str(&format!("  needs    {}; without: unavailable, never zero\n", stage.needs));
+        }
+        for (metric, rule) in stage.success {
+            text.push_str(&format!("  success  {metric} {rule}\n"));
+        }
+        let criteria: Vec<&str> = criteria(stage, methodology).collect();
+        if !criteria.is_empty() {
+            text.push_str(&format!("  decides  {}\n", criteria.join(" ")));
+        }
+    }
+    text
+}
+
+/// Seconds for a person: `45 s`, `12 min`, `8 h 20 min`.
+pub fn length(seconds: u32) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds.div_ceil(60)),
+        _ => format!("{} h {} min", seconds / 3600, (seconds % 3600).div_ceil(60)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::ValueEnum as _;
+
+    #[test]
+    fn every_stage_can_be_collected_and_its_success_names_known_metrics() {
+        let methodology = Methodology::built_in().unwrap();
+        for stage in STAGES {
+            assert!(crate::collect::STAGES.contains(&stage.name), "{} has no reader", stage.name);
+            for (metric, _) in stage.success {
+                assert!(methodology.metrics.contains_key(*metric), "{}: unknown metric {metric}", stage.name);
+            }
+        }
+        for name in crate::collect::STAGES {
+            assert!(stage(name).is_some(), "{name} is collected and never run");
+        }
+    }
+
+    #[test]
+    fn a_longer_profile_never_leaves_out_a_stage() {
+        for stage in STAGES {
+            for pair in Profile::value_variants().windows(2) {
+                assert!(
+                    stage.limit(pair[0]) == 0 || stage.limit(pair[1]) > 0,
+                    "{} is in {} and not in {}",
+                    stage.name,
+                    pair[0].word(),
+                    pair[1].word()
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_burn_in_fits_its_limit() {
+        let limit = |profile| stage("burnin").map_or(0, |stage| stage.limit(profile));
+        for profile in Profile::value_variants() {
+            let burnin = profile.sizes().burnin;
+            assert!(burnin == 0 || burnin + 60 <= limit(*profile), "{}", profile.word());
+        }
+    }
+
+    #[test]
+    fn lengths_read_well() {
+        for (seconds, text) in
+            [(0, "0 s"), (119, "119 s"), (120, "2 min"), (601, "11 min"), (30000, "8 h 20 min")]
+        {
+            assert_eq!(length(seconds), text);
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! What Slurm says of the job that the suite runs in. Every command has a deadline: a controller that is away must not
+//! hold a run.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::Failure;
+
+/// How long one Slurm command may take.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// The job around this process.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Job {
+    /// `SLURM_JOB_ID`
+    pub id: String,
+    /// ClusterName
+    pub cluster: String,
+    /// NodeNames of the allocation.
+    pub nodes: Vec<String>,
+    /// What a later job needs to get the same allocation: partition, TresPerNode, time limit; where Slurm tells.
+    pub partition: Option<String>,
+    /// TresPerNode as `--gres` takes it: `gpu:8`.
+    pub gres: Option<String>,
+    /// Epoch seconds at which the job started and will be ended.
+    pub start: Option<i64>,
+    /// Epoch seconds.
+    pub end: Option<i64>,
+    /// The batch script that was submitted.
+    pub script: Option<PathBuf>,
+    /// How often it was requeued.
+    pub restarts: u32,
+    /// `SLURM_GPUS_ON_NODE`: the job was given GPUs.
+    pub gpus_on_node: Option<String>,
+    /// Folder of submission.
+    pub submitted_from: PathBuf,
+}
+
+impl Job {
+    /// The job of this process' environment.
+    ///
+    /// # Errors
+    /// Outside of a job, or when Slurm does not name its nodes.
+    pub fn current() -> Result<Self, Failure> {
+        let env = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
+        let Some(id) = env("SLURM_JOB_ID") else {
+            return Err(Failure::input(
+                "this runs inside a Slurm job: submit it with `sbatch -N NODES clustermax-suite.sh`, see --help",
+            ));
+        };
+        // Not `scontrol show job`: a job's name stands there unquoted and may imitate any field.
+        let shown = output("squeue", &["-h", "-j", &id, "-o", "%P|%b|%S|%e|%o"], LIMIT).unwrap_or_default();
+        let fields: Vec<&str> = shown.trim_end().splitn(5, '|').collect();
+        let field = |at: usize| {
+            fields
+                .get(at)
+                .map(|text| (*text).to_owned())
+                .filter(|text| !matches!(text.as_str(), "(null)" | "N/A"))
+        };
+        let nodes = nodes(&env("SLURM_JOB_NODELIST").unwrap_or_default());
+        if nodes.is_empty() {
+            return Err(Failure::missing(format!(
+                "the nodes of job {id} cannot be told: `scontrol show hostnames` gave none; does scontrol work here?"
+            )));
+        }
+        let cluster = env("SLURM_CLUSTER_NAME").or_else(|| {
+            let config = output("scontrol", &["show", "config"], LIMIT)?;
+            let line = config.lines().find(|line| line.starts_with("ClusterName"))?;
+            Some(line.split_once('=')?.1.trim().to_owned())
+        });
+        Ok(Self {
+            cluster: cluster.ok_or_else(|| {
+                Failure::missing(
+                    "the cluster's name is neither in SLURM_CLUSTER_NAME nor in `scontrol show config`",
+                )
+            })?,
+            nodes,
+            partition: field(0),
+            gres: field(1).map(|text| text.replace("gres/", "").replace("gres:", "")),
+            start: field(2).and_then(|text| text.parse().ok()),
+            end: field(3).and_then(|text| text.parse().ok()),
+            script: field(4).as_deref().and_then(script),
+            restarts: env("SLURM_RESTART_COUNT").and_then(|text| text.parse().ok()).unwrap_or(0),
+            gpus_on_node: env("SLURM_GPUS_ON_NODE"),
+            submitted_from: env("SLURM_SUBMIT_DIR").map_or_else(|| PathBuf::from("."), PathBuf::from),
+            id,
+        })
+    }
+
+    /// Nodes that the job still holds: with `--no-kill` a node that fails leaves the job, which goes on.
+    /// None when Slurm does not answer.
+    pub fn nodes_left(&self) -> Option<Vec<String>> {
+        let list = output("squeue", &["-h", "-j", &self.id, "-o", "%N"], LIMIT)?;
+        Some(nodes(list.trim())).filter(|nodes| !nodes.is_empty())
+    }
+
+    /// Ends the steps that a stage left behind; the batch step itself has no number.
+    pub fn end_steps(&self) {
+        let steps = output("squeue", &["-h", "-s", "-j", &self.id, "-o", "%i"], LIMIT).unwrap_or_default();
+        for step in steps.split_whitespace() {
+            let number = step.rsplit_once('.').is_some_and(|(_, number)| number.parse::<u32>().is_ok());
+            if number {
+                let _ = output("scancel", &["--signal=KILL", step], LIMIT);
+            }
+        }
+    }
+}
+
+/// The batch script in Slurm's Command: some releases put its arguments after it.
+fn script(command: &str) -> Option<PathBuf> {
+    let end =
+        ["/clustermax-suite.sh", ".sbatch"].iter().find_map(|end| Some(command.find(end)? + end.len()))?;
+    Some(PathBuf::from(&command[..end]))
+}
+
+/// Nodes of a list in Slurm's notation.
+pub fn nodes(list: &str) -> Vec<String> {
+    if list.is_empty() {
+        return Vec::new();
+    }
+    let names = output("scontrol", &["show", "hostnames", list], LIMIT).unwrap_or_default();
+    names.split_whitespace().map(str::to_owned).collect()
+}
+
+/// States of the nodes that are not as they should be: `n2 IDLE+DRAIN cmx:xid79 ...`. Empty when Slurm does not answer.
+pub fn unwell(nodes: &[String]) -> BTreeMap<String, String> {
+    let shown =
+        output("sinfo", &["-h", "-N", "-o", "%N|%T|%E", "-n", &nodes.join(",")], LIMIT).unwrap_or_default();
+    shown
+        .lines()
+        .filter_map(|line| {
+            let mut parts = line.splitn(3, '|');
+            let (node, state, reason) = (parts.next()?, parts.next()?, parts.next()?.trim());
+            let bad = ["down", "drain", "fail", "unknown"].iter().any(|word| state.contains(word));
+            bad.then(|| (node.to_owned(), format!("{state}: {reason}")))
+        })
+        .collect()
+}
+
+/// State of a job, such as RUNNING; none when it is gone or Slurm does not answer.
+pub fn job_state(id: &str) -> Option<String> {
+    let state = output("squeue", &["-h", "-j", id, "-o", "%T"], LIMIT)?;
+    Some(state.trim().to_owned()).filter(|state| !state.is_empty())
+}
+
+/// What a command printed to stdout; none when it failed, or did not end within the limit (it is then killed).
+pub fn output(program: impl AsRef<std::ffi::OsStr>, args: &[&str], limit: Duration) -> Option<String> {
+    let mut child = Command::new(program)
+        .args(args)
+        .env("SLURM_TIME_FORMAT", "%s")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .ok()?;
+    let mut stdout = child.stdout.take()?;
+    let reader = thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = stdout.read_to_end(&mut bytes);
+        bytes
+    });
+    let begin = Instant::now();
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => {
+                // A grandchild may hold the pipe; what the command itself wrote is there once it has ended.
+                while !reader.is_finished() && begin.elapsed() < limit {
+                    thread::sleep(Duration::from_millis(2));
+                }
+                if !status.success() || !reader.is_finished() {
+                    return None;
+                }
+                return Some(String::from_utf8_lossy(&reader.join().ok()?).into_owned());
+            }
+            Ok(None) if begin.elapsed() < limit => thread::sleep(Duration::from_millis(5)),
+            _ => {
+                let _ = child.kill();
+                return None;
+            }
+        }
+    }
+}
+
+/// Where the suite was submitted from, as the folder of a batch script: Slurm runs a copy from its spool folder.
+pub fn script_folder(script: &Path) -> Option<&Path> {
+    let folder = script.parent()?;
+    Some(if folder.ends_with("stages") { folder.parent()? } else { folder })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_hangs_is_given_up() {
+        assert_eq!(output("sleep", &["60"], Duration::from_millis(50)), None);
+        assert_eq!(output("false", &[], LIMIT), None);
+        assert_eq!(output("no-such-program-here", &[], LIMIT), None);
+        assert_eq!(output("echo", &["a"], LIMIT).as_deref(), Some("a\n"));
+    }
+
+    #[test]
+    fn a_script_is_found_in_front_of_its_arguments() {
+        for (command, expected) in [
+            ("/p/clustermax-suite.sh", Some("/p/clustermax-suite.sh")),
+            ("/p q/clustermax-suite.sh --profile demo", Some("/p q/clustermax-suite.sh")),
+            ("/p/stages/gemm.sbatch --deadline 5", Some("/p/stages/gemm.sbatch")),
+            ("(null)", None),
+        ] {
+            assert_eq!(script(command), expected.map(PathBuf::from), "{command}");
+        }
+    }
+
+    #[test]
+    fn a_stage_script_belongs_to_the_folder_above() {
+        assert_eq!(
+            script_folder(Path::new("/p/batch-scripts/stages/gemm.sbatch")),
+            Some(Path::new("/p/batch-scripts"))
+        );
+        assert_eq!(script_folder(Path::new("/p/clustermax-suite.sh")), Some(Path::new("/p")));
+    }
+}

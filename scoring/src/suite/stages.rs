@@ -1,0 +1,196 @@
+//! What each stage starts. What it writes is read by [`crate::collect`].
+
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::bench::{Bench, Device, Stop};
+use super::slurm;
+
+fn epoch() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64())
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Stop> {
+    fs::write(path, text).map_err(|error| {
+        Stop::Failed(
+            2,
+            Some(format!(
+                "cannot write {}: {error}; give --results a folder you may write to",
+                path.display()
+            )),
+        )
+    })
+}
+
+/// First thing in the job: the first step is the one that waits for a prolog.
+pub fn lifecycle(bench: &mut Bench) -> Result<(), Stop> {
+    let raw = bench.raw();
+    let (answer, mut steps) = (raw.join("step.tmp"), String::new());
+    for number in 0..4 {
+        let mut step = bench.srun(1);
+        // The tag: a SPANK plug-in may print lines of its own.
+        step.args(["--mpi=none", "bash", "-c", r#"echo "cmx-step $SLURMD_NODENAME $EPOCHREALTIME""#]);
+        let before = epoch();
+        let code = bench.run(step, Some(&answer))?;
+        let said = fs::read_to_string(&answer).unwrap_or_default();
+        for line in said.lines() {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            if let ["cmx-step", node, inside] = words[..] {
+                steps.push_str(&format!("{number}\t{node}\t{before:.6}\t{inside}\n"));
+            }
+        }
+        write(&raw.join("steps.tsv"), &steps)?;
+        if code != 0 {
+            return Err(Stop::Failed(code, None));
+        }
+    }
+    let _ = fs::remove_file(answer);
+    // With PrologFlags=Alloc the prolog runs between the job's start and its script.
+    if let Some(start) = bench.job.start {
+        write(&raw.join("begin.tsv"), &format!("{start} {:.6}\n", bench.begin))?;
+    }
+    bench.need_torch()?;
+    let script = bench.parts.join("payload/import_time.py").display().to_string();
+    bench.on_every_node(&bench.python.clone(), &[&script, "--out", &raw.display().to_string()])
+}
+
+/// The program itself, one task a node.
+pub fn inventory(bench: &mut Bench) -> Result<(), Stop> {
+    let out = bench.raw().join("%n.json").display().to_string();
+    bench.on_every_node(&bench.clustermax.clone(), &["audit", "--scope", "inventory", "--out", &out])
+}
+
+/// Of the cluster here, of the nodes by one task a node, at the same time.
+pub fn audit(bench: &mut Bench) -> Result<(), Stop> {
+    let mut command = Command::new(&bench.clustermax);
+    command
+        .args(["audit", "--scope", "cluster", "--nodes", &bench.nodes.join(","), "--out"])
+        .arg(bench.raw().join("cluster.json"));
+    bench.configure(&mut command);
+    let cluster = bench.spawn(command, None)?;
+    let out = bench.raw().join("node-%n.json").display().to_string();
+    let nodes = bench.on_every_node(&bench.clustermax.clone(), &["audit", "--scope", "node", "--out", &out]);
+    match bench.wait(cluster)? {
+        0 => nodes,
+        code => Err(Stop::Failed(code, None)),
+    }
+}
+
+/// nccl-tests where they are, then torch.distributed as a second witness, and the only one on CPUs.
+pub fn collectives(bench: &mut Bench) -> Result<(), Stop> {
+    let folder = bench.raw().join("nccl-tests");
+    fs::create_dir_all(&folder)
+        .map_err(|error| Stop::Failed(2, Some(format!("cannot make {}: {error}", folder.display()))))?;
+    let gpus = bench.job.gpus_on_node.as_deref().and_then(|text| text.parse().ok());
+    let device_files = ["/dev/nvidiactl", "/dev/kfd"].iter().any(|file| Path::new(file).exists());
+    let unavailable = folder.join("unavailable.txt");
+    if perf("all_reduce").is_none() {
+        let text = "nccl-tests are not installed (all_reduce_perf is neither in PATH nor in /opt/nccl-tests/build)\n";
+        write(&unavailable, text)?;
+    } else if bench.torch.device == Device::Cpu && !device_files {
+        write(&unavailable, "nccl-tests are installed, but the node has no GPU that they could use\n")?;
+    } else {
+        let gpus = if bench.torch.gpus > 0 { bench.torch.gpus } else { gpus.unwrap_or(1) };
+        nccl_tests(bench, &folder, gpus)?;
+    }
+    let message = bench.sizes().message.to_string();
+    bench.payload("collectives.py", &["--max".to_owned(), message])
+}
+
+fn nccl_tests(bench: &mut Bench, folder: &Path, gpus: u32) -> Result<(), Stop> {
+    // Without an MPI plug-in every task is a world of its own. srun lists them on stderr.
+    let listed = slurm::output("bash", &["-c", "srun --mpi=list 2>&1"], Duration::from_secs(20));
+    let mpi = if listed.is_some_and(|text| text.contains("pmix")) { "pmix" } else { "none" };
+    let last = bench.sizes().nccl_message;
+    let ranks = bench.nodes.len() as u64 * u64::from(gpus);
+    for collective in ["all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast"] {
+        let Some(program) = perf(collective) else { continue };
+        // -a 3: the slowest rank's time.
+        let args = ["-b", "8", "-e", last, "-f", "8", "-g", "1", "-a", "3", "-c", "1"];
+        let mut step = bench.srun(gpus);
+        // NCCL's log goes to files of its own, never into the table.
+        step.env("NCCL_DEBUG_FILE", folder.join(format!("nccl-{collective}.%h.%p.log")))
+            .arg(format!("--mpi={mpi}"))
+            .arg(&program)
+            .args(args);
+        let code = bench.run(step, Some(&folder.join(format!("{collective}_perf.txt"))))?;
+        let line = format!(
+            "{collective}\t{ranks}\t{}\t{code}\t{} {}\n",
+            bench.nodes.len(),
+            program.display(),
+            args.join(" ")
+        );
+        let path = folder.join("launch.tsv");
+        OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&path)
+            .and_then(|mut file| file.write_all(line.as_bytes()))
+            .map_err(|error| Stop::Failed(2, Some(format!("cannot write {}: {error}", path.display()))))?;
+    }
+    Ok(())
+}
+
+/// A program of nccl-tests or rccl-tests. MPI builds have several names; NVIDIA's and AMD's containers and images put them
+/// in these folders.
+fn perf(collective: &str) -> Option<PathBuf> {
+    const FOLDERS: [&str; 6] = [
+        "/opt/nccl_tests/build",
+        "/opt/nccl-tests/build",
+        "/opt/oci-hpc/nccl-test/build",
+        "/opt/rccl-tests/build",
+        "/usr/local/nccl-tests/build",
+        "/opt/nccl-tests/bin",
+    ];
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(FOLDERS.iter().map(PathBuf::from))
+        .flat_map(|folder| {
+            [format!("{collective}_perf"), format!("{collective}_perf_mpi")].map(|name| folder.join(name))
+        })
+        .find(|file| rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok() && file.is_file())
+}
+
+/// Dense matrix multiplication on every rank.
+pub fn gemm(bench: &mut Bench) -> Result<(), Stop> {
+    let seconds = bench.sizes().gemm.to_string();
+    bench.payload("gemm.py", &["--seconds".to_owned(), seconds])
+}
+
+/// Data-parallel training steps of a small Llama.
+pub fn train(bench: &mut Bench) -> Result<(), Stop> {
+    let steps = bench.sizes().steps.to_string();
+    bench.payload("train.py", &["--steps".to_owned(), steps])
+}
+
+/// fio on every node at once.
+pub fn storage(bench: &mut Bench) -> Result<(), Stop> {
+    let script = bench.parts.join("payload/storage.sh").display().to_string();
+    let (raw, seconds) = (bench.raw(), bench.sizes().fio.to_string());
+    let ended = bench.on_every_node(Path::new("bash"), &[&script, &raw.display().to_string(), &seconds]);
+    // No node could run it: the stage is not done, and a resumed run tries again.
+    let names: Vec<PathBuf> =
+        fs::read_dir(&raw).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+    let with = |wanted: &str| {
+        let mut found: Vec<&PathBuf> = names
+            .iter()
+            .filter(|path| path.extension().is_some_and(|extension| extension == wanted))
+            .collect();
+        found.sort();
+        found
+    };
+    if let ([], [first, ..]) = (&with("json")[..], &with("txt")[..]) {
+        let said = fs::read_to_string(first).unwrap_or_default();
+        return Err(Stop::Unavailable(said.lines().next().unwrap_or_default().to_owned()));
+    }
+    ended
+}
+
+/// Products and a collective at the same time, for as long as the profile says.
+pub fn burnin(bench: &mut Bench) -> Result<(), Stop> {
+    let seconds = bench.sizes().burnin.to_string();
+    bench.payload("burnin.py", &["--seconds".to_owned(), seconds])
+}
