@@ -17,10 +17,12 @@ use crate::verdict::Action;
 mod dcgm;
 mod trust;
 mod gpu;
+mod jobs;
 mod operate;
 
 pub use dcgm::DcgmConfig;
 pub use gpu::{AmdProfile, FirmwareProfile, GpuProfile};
+pub use jobs::JobFiles;
 pub use operate::{Brake, Enforce, GiveBack, Notify, Rack, RackDomain, RackPolicy};
 
 /// Where the configuration lies unless `--config` says otherwise.
@@ -119,6 +121,8 @@ pub struct Config {
     pub dcgm: DcgmConfig,
     /// Prometheus metrics.
     pub metrics: Metrics,
+    /// Files of finished jobs.
+    pub jobs: JobFiles,
     /// Switches per check id.
     pub checks: BTreeMap<String, CheckSwitch>,
     /// Site checks.
@@ -570,6 +574,7 @@ impl Config {
                 path.display()
             ));
         }
+        self.jobs.check()?;
         for id in self.checks.keys() {
             if !id.starts_with("site.") && !CATALOGUE.iter().any(|c| c.id == id) {
                 let near = nearest(id, CATALOGUE.iter().map(|c| c.id));
