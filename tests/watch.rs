@@ -221,33 +221,125 @@ fn one_at_a_time_and_a_clean_stop() {
     assert_eq!(children.out, "", "NVML children left behind");
 }
 
-/// A full or read-only disk under the state: the drain is written once, and not again after the node was given back.
+/// A full or read-only disk under the state: the drain is written once, and not again after the node was given back, by
+/// whichever program looks.
 #[test]
 fn a_state_folder_that_takes_nothing_loses_no_fault_and_drains_nobody_twice() {
     let c = watched("1");
     let state = c.node_dir("n1").join("state");
-    c.sim_ok(&["stop", "watch-n1"]);
-    let mount = |args: &[&str]| {
-        let said = run(Command::new("mount").args(args).arg(&state));
-        assert_eq!(said.code, 0, "mount: {}", said.err);
-    };
-    mount(&["-t", "tmpfs", "-o", "size=4k", "full"]);
-    let unmount = Unmount(&state);
-    std::fs::write(state.join("filler"), vec![0; 4096]).expect("a full disk");
     configure(&c, "[watch]\ninterval = 1");
-    c.sim_ok(&["start", "watch-n1"]);
-    c.wait(20, "looked", || verdict(&c, "n1").to_string().contains("cannot be"));
-    c.sim_ok(&["inject", "xid:79", "--node", "n1", "--gpu", "2"]);
+    for (disk, options) in [("full", "size=4k"), ("read-only", "size=1m,ro")] {
+        c.sim_ok(&["stop", "watch-n1"]);
+        let log = c.dir().join("log/watch-n1.out");
+        let before = std::fs::read_to_string(&log).unwrap_or_default().len();
+        let said = run(Command::new("mount").args(["-t", "tmpfs", "-o", options, disk]).arg(&state));
+        assert_eq!(said.code, 0, "mount: {}", said.err);
+        let unmount = Unmount(&state);
+        if disk == "full" {
+            std::fs::write(state.join("filler"), vec![0; 4096]).expect("a full disk");
+        }
+        c.sim_ok(&["start", "watch-n1"]);
+        c.wait(20, "looked", || verdict(&c, "n1").to_string().contains("cannot be written"));
+        c.sim_ok(&["inject", "xid:79", "--node", "n1", "--gpu", "2"]);
+        let reason = c.wait_drained("n1", 20);
+        assert!(reason.starts_with("cmx:xid79 g2 "), "{disk}: {reason}");
+        c.pass_intervals(2);
+        resume(&c, "n1");
+        c.pass_intervals(2);
+        assert_eq!(c.node("n1").state, "IDLE", "{disk}: by the same watch");
+        // Programs that remember nothing by themselves.
+        restart(&c, "n1");
+        c.pass_intervals(2);
+        c.sim_ok(&["stop", "watch-n1"]);
+        for hook in ["clustermax-prolog", "clustermax-epilog"] {
+            let said = run(&mut c.hook("n1", hook, "999", "2"));
+            assert_eq!(said.code, 0, "{disk}: {hook}: {}", said.err);
+        }
+        run(&mut c.on_node("n1", "clustermax-healthcheck", &["run", "--mode", "periodic"]));
+        assert_eq!(c.node("n1").state, "IDLE", "{disk}: by another program: {:?}", c.node("n1"));
+        let said = std::fs::read_to_string(&log).unwrap_or_default()[before..].to_string();
+        assert!(said.contains("state/state.json cannot be written"), "{disk}: {said}");
+        assert!(said.contains("the state is kept in"), "{disk}: {said}");
+        drop(unmount);
+        // Mended: what was acted on meanwhile is known, and what comes is found.
+        c.sim_ok(&["start", "watch-n1"]);
+        c.wait(20, "well again", || !verdict(&c, "n1").to_string().contains("cannot be written"));
+        c.pass_intervals(2);
+        assert_eq!(c.node("n1").state, "IDLE", "{disk}: once it is mended");
+        assert!(!c.node_dir("n1").join("run/state.json").exists(), "{disk}");
+    }
+}
+
+/// Preloaded, it moves the wall clock by the seconds that a file holds, and no other clock.
+const CLOCK: &str = r#"
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+int clock_gettime(clockid_t id, struct timespec *t) {
+    int result = syscall(SYS_clock_gettime, id, t);
+    long seconds = 0;
+    FILE *file = id == CLOCK_REALTIME ? fopen(getenv("CLOCK_FILE"), "r") : NULL;
+    if (file) {
+        if (fscanf(file, "%ld", &seconds) == 1) t->tv_sec += seconds;
+        fclose(file);
+    }
+    return result;
+}
+"#;
+
+#[test]
+fn a_clock_that_is_set_loses_no_fault() {
+    let c = Cluster::up(&["--nodes", "1", "--enforcement", "enforce", "--health-interval", "3600"]);
+    configure(&c, "[watch]\ninterval = 1");
+    let (source, library) = (c.scratch().join("clock.c"), c.scratch().join("clock.so"));
+    std::fs::write(&source, CLOCK).expect("source");
+    let said = run(Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]));
+    assert_eq!(said.code, 0, "cc: {}", said.err);
+    let offset = c.scratch().join("offset");
+    let set = |seconds: i64| std::fs::write(&offset, seconds.to_string()).expect("offset");
+    set(0);
+    let log = c.scratch().join("log");
+    let mut watch = c
+        .on_node("n1", "clustermax-healthcheck", &["watch"])
+        .env("LD_PRELOAD", &library)
+        .env("CLOCK_FILE", &offset)
+        .stdin(Stdio::null())
+        .stderr(std::fs::File::create(&log).expect("log"))
+        .spawn()
+        .expect("watch");
+    let pid = watch.id().to_string();
+    let signal = |name: &str| assert_eq!(run(Command::new("kill").args([name, &pid])).code, 0);
+    await_first_pass(&c, "n1");
+
+    // Between a baseline and what rose above it.
+    signal("-STOP");
+    set(-3600);
+    c.sim_ok(&["inject", "ib-flap:2", "--node", "n1"]);
+    signal("-CONT");
     let reason = c.wait_drained("n1", 20);
-    assert!(reason.starts_with("cmx:xid79 g2 "), "{reason}");
-    c.pass_intervals(2);
-    resume(&c, "n1");
-    c.pass_intervals(4);
-    assert_eq!(c.node("n1").state, "IDLE", "{:?}", c.node("n1"));
-    let log = std::fs::read_to_string(c.dir().join("log/watch-n1.out")).unwrap_or_default();
-    assert!(log.contains("state") && log.contains("cannot be"), "{log}");
-    c.sim_ok(&["stop", "watch-n1"]);
-    drop(unmount);
+    assert!(reason.starts_with("cmx:ibflap ib2/1 "), "{reason}");
+    c.wait(10, "the verdict's time is the wall clock's", || {
+        let verdict = verdict(&c, "n1");
+        let now = run(Command::new("date").args(["-u", "-d", "-1 hour", "+%Y-%m-%dT%H:%M"])).out;
+        verdict["time"].as_str().is_some_and(|t| t.starts_with(now.trim()))
+    });
+    // The other way, with a line in between.
+    c.sim_ok(&["inject", "xid:79", "--node", "n1", "--gpu", "4"]);
+    c.wait(10, "the line was seen", || verdict(&c, "n1").to_string().contains("xid79"));
+    set(0);
+    let looks = passes(&c, "n1", "watch");
+    c.wait(10, "looked again", || passes(&c, "n1", "watch") > looks + 1);
+    let seen = verdict(&c, "n1").to_string();
+    assert!(seen.contains("ibflap") && seen.contains("xid79"), "{seen}");
+    signal("-TERM");
+    watch.wait().expect("ended");
+    let said = std::fs::read_to_string(&log).expect("log");
+    for set in ["-3600", "+3600"] {
+        assert!(said.contains(&format!("the clock was set by {set} s")), "{said}");
+    }
 }
 
 struct Unmount<'a>(&'a std::path::Path);

@@ -557,6 +557,33 @@ fn network_lines_of_the_sample_mean_what_they_should() {
 }
 
 #[test]
+fn a_card_that_answers_nobody_drains_when_it_is_of_the_profile() {
+    let look = |pci: &str, all_ones: bool| {
+        let (_, found) = once(PORT, "net.driver", |f| {
+            *f = with_port(port());
+            f.node.functions = Reading::Value(BTreeMap::from([(
+                format!("0000:{pci}:00.0"),
+                PciFunction {
+                    kind: FunctionKind::Nic,
+                    config_all_ones: Reading::Value(all_ones),
+                    ..PciFunction::default()
+                },
+            )]));
+        });
+        found
+    };
+    assert_eq!(look("5c", false), []);
+    let own = look("5c", true);
+    assert_eq!(
+        (own[0].token.as_str(), own[0].status, own[0].action),
+        ("nicbus", Status::Fail, Action::Reboot)
+    );
+    assert_eq!((own[0].device.as_ref().unwrap().name.as_str(), own[0].drains()), ("ib3/1", true));
+    let other = look("d2", true);
+    assert_eq!((other[0].status, other[0].drains()), (Status::Warn, false));
+}
+
+#[test]
 fn card_lines_drain_only_for_cards_of_the_profile() {
     let look = |toml: &str, line: &str| {
         let (_, found) = once(toml, "net.driver", |f| {

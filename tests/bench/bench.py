@@ -59,6 +59,11 @@ class Cluster:
         except FileNotFoundError:
             return {}
 
+    def passes(self, node: str) -> int:
+        """Passes of the node's `watch` so far."""
+        state = json.loads((self.node_dir(node) / "state" / "state.json").read_text())
+        return state["totals"]["passes"].get("watch", {"count": 0})["count"]
+
     def watch_pid(self, node: str) -> int:
         """Process of the node's `watch`."""
         return json.loads(self.sim("status", "--json"))["watches"][f"watch-{node}"]["pid"]

@@ -22,6 +22,7 @@ pub fn run(c: &Context<'_>, sink: &mut Sink<'_>) {
     modules(c, sink);
     interfaces(c, sink);
     functions(c, sink);
+    cards(c, sink);
 }
 
 /// The name of a port in reasons.
@@ -400,6 +401,29 @@ fn functions(c: &Context<'_>, sink: &mut Sink<'_>) {
         };
         let status = if any { Status::Pass } else { Status::Unsupported };
         sink.done(check, status, format!("{} functions", all.len()));
+    }
+}
+
+/// Network cards that do not answer on the PCI bus: their ports still show what they were.
+fn cards(c: &Context<'_>, sink: &mut Sink<'_>) {
+    if !sink.on("net.driver") {
+        return;
+    }
+    let dead = |f: &PciFunction| f.config_all_ones.value() == Some(&true);
+    for (pci, _) in c.facts.node.functions.value().into_iter().flatten().filter(|(_, f)| dead(f)) {
+        let at = |other: &Option<String>| other.as_deref().is_some_and(|o| same_slot(o, pci));
+        let ports = c.facts.ib.value().into_iter().flatten().filter(|(_, p)| at(&p.pci));
+        let mut interfaces = c.facts.node.net.value().into_iter().flatten().filter(|(_, p)| at(&p.pci));
+        let named = |name: &str| c.profile.ib_port.iter().any(|p| format!("{}/{}", p.device, p.port) == name);
+        let ours = ports.map(|(name, _)| name).any(|name| named(name))
+            || interfaces.any(|(name, _)| c.profile.net_port.iter().any(|p| p.name == *name));
+        // A card for storage or management: the node still works.
+        let status = if ours { Status::Fail } else { Status::Warn };
+        let mut f = sink.finding("net.driver", "nicbus", status, function_device(c, pci));
+        f.text = "card does not answer on the PCI bus".into();
+        f.evidence = format!("{pci}: config space reads all ones");
+        f.mend = "reboot the node; if it comes back, reseat or replace the card".into();
+        sink.push(f);
     }
 }
 

@@ -127,6 +127,8 @@ pub struct PciFunction {
     pub fatal: Reading<u64>,
     /// Control register of Access Control Services, of bridges only.
     pub acs: Reading<u16>,
+    /// Config space reads all ones, of network cards only: nobody answers.
+    pub config_all_ones: Reading<bool>,
 }
 
 /// A memory controller.

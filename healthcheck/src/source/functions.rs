@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use super::pci::config_all_ones;
 use super::{answer, read_number, read_trimmed};
 use crate::facts::{FunctionKind, PciFunction, Reading};
 use crate::xid::normalise_pci;
@@ -77,6 +78,11 @@ fn function(dir: &Path, kind: FunctionKind, above: Vec<String>) -> PciFunction {
         nonfatal: aer(&dir.join("aer_dev_nonfatal")),
         fatal: aer(&dir.join("aer_dev_fatal")),
         acs: if kind == FunctionKind::Bridge { acs(&dir.join("config")) } else { Reading::Unsupported },
+        config_all_ones: if kind == FunctionKind::Nic {
+            config_all_ones(&dir.join("config"))
+        } else {
+            Reading::Unsupported
+        },
     }
 }
 

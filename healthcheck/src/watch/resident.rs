@@ -31,6 +31,8 @@ const LOOK_AT_FILES: Duration = Duration::from_millis(250);
 const READ_LIMIT: Duration = Duration::from_millis(200);
 /// Least time between passes that kernel lines ask for.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(2);
+/// A wall clock that moved by more than this against the time since boot, in seconds, was set.
+const CLOCK_SET: f64 = 10.0;
 /// First and longest time between attempts to deliver the spool.
 const DELIVER: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
 
@@ -53,6 +55,7 @@ pub fn run(config: &Config) -> Result<(), String> {
         notifier: Notifier::new(|name| std::env::var(name).ok()),
         facts: None,
         look: false,
+        clock: None,
     };
     let mut nvml = Resident::default();
     let interval = Duration::from_secs(config.watch.interval);
@@ -105,6 +108,8 @@ struct Watch<'a> {
     facts: Option<Seen>,
     /// A kernel line or a gap asks for a pass.
     look: bool,
+    /// When this machine booted by the wall clock of the last pass, seconds since the epoch.
+    clock: Option<f64>,
 }
 
 /// What the last timed pass saw.
@@ -128,6 +133,7 @@ impl Watch<'_> {
         let config = self.config;
         let task = Task { by: MODE, ..Task::new(config, Mode::Periodic, None) };
         let time = pass::unix_time();
+        self.look_at_clock(time - sys::since_boot());
         let mut fds = self.fds();
         fds.push(stop);
         let mut meanwhile = Meanwhile { fds, work: &mut || self.tend() };
@@ -141,6 +147,14 @@ impl Watch<'_> {
         facts.kernel = Reading::default();
         facts.counters.clear();
         self.facts = Some(Seen { facts, began: task.begun, time });
+    }
+
+    /// Says that the clock was set: times in logs and verdicts jump, and nothing else does.
+    fn look_at_clock(&mut self, booted: f64) {
+        let set = self.clock.replace(booted).map_or(0.0, |before| booted - before);
+        if set.abs() > CLOCK_SET {
+            tracing::warn!("the clock was set by {set:+.0} s; what is decided goes by the time since boot");
+        }
     }
 
     /// What must never wait for long: the kernel logs, whoever asks, the watchdog.
