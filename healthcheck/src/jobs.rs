@@ -46,6 +46,9 @@ pub struct Job {
     pub uid: u32,
     /// Its group.
     pub gid: u32,
+    /// Tags its user gave it ([`crate::tags`]).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tags: BTreeMap<String, String>,
     /// Slurm's name of this node.
     pub node: String,
     /// When its prolog ran, UTC.
@@ -272,6 +275,13 @@ pub fn make_public_dir(dir: &Path) -> Result<(), String> {
 }
 
 impl Job {
+    /// How log lines call it: `123`, with tags `123 (project=llm run=7)`.
+    #[must_use]
+    pub fn label(&self) -> String {
+        let tags: Vec<String> = self.tags.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        if tags.is_empty() { self.job.clone() } else { format!("{} ({})", self.job, tags.join(" ")) }
+    }
+
     /// Adds an event unless the same is there already; true when it is new.
     pub fn add(&mut self, event: JobEvent) -> bool {
         let same =

@@ -39,6 +39,7 @@ pub mod state;
 pub mod status;
 pub mod sys;
 pub mod table;
+pub mod tags;
 pub mod totals;
 pub mod verdict;
 pub mod watch;

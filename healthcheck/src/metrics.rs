@@ -11,6 +11,7 @@ use crate::catalogue::CATALOGUE;
 use crate::config::{Config, Enforcement};
 use crate::drain::DrainOutcome;
 use crate::exempt::Exemptions;
+use crate::jobs::{self, Job};
 use crate::pass::unix_time;
 use crate::rack::Domain;
 use crate::state::write_atomic;
@@ -30,6 +31,7 @@ pub fn publish(config: &Config, verdict: &Verdict, totals: &Totals) -> Result<()
     let mut text = render(config, verdict, totals, brake_engaged(state), spooled(state));
     let exempt = Exemptions::read(state, unix_time()).unwrap_or_default();
     text.push_str(&hands(&exempt, Domain::read(state).as_ref()));
+    text.push_str(&jobs_here(&jobs::list(&config.paths.run_dir)));
     text.push_str(&active_checks(&active::read(&config.paths.run_dir)));
     write_atomic(path, text.as_bytes(), 0o644, None)
         .map_err(|e| format!("{} (metrics.textfile) cannot be written: {e}", path.display()))
@@ -185,6 +187,24 @@ fn active_checks(stamps: &BTreeMap<&str, Stamp>) -> String {
             let labels = [("kind", *kind), ("status", status)];
             out.line("clustermax_active_check_status", &labels, flag(stamp.status == status));
         }
+    }
+    out.0
+}
+
+/// The jobs on the node with their tags: bounded by the node's slots, and by what [`crate::tags`] lets pass.
+fn jobs_here(jobs: &[Job]) -> String {
+    let mut out = Text::default();
+    if !jobs.is_empty() {
+        out.head("clustermax_job_info", "gauge", "A job on this node with its user's tags; always 1.");
+    }
+    for job in jobs {
+        let gpus = job.gpus.iter().map(|g| g.index.to_string()).collect::<Vec<_>>().join(",");
+        let uid = job.uid.to_string();
+        let tags: Vec<(String, &str)> =
+            job.tags.iter().map(|(key, value)| (format!("tag_{key}"), value.as_str())).collect();
+        let mut labels = vec![("job", job.job.as_str()), ("uid", &uid), ("gpus", &gpus)];
+        labels.extend(tags.iter().map(|(key, value)| (key.as_str(), *value)));
+        out.line("clustermax_job_info", &labels, 1.0);
     }
     out.0
 }
@@ -355,6 +375,23 @@ mod tests {
         let mut t = Text::default();
         t.line("x", &[("a", "q\"b\\c\nd")], 1.0);
         assert_eq!(t.0, "x{a=\"q\\\"b\\\\c\\nd\"} 1\n");
+    }
+
+    #[test]
+    fn jobs_carry_their_tags() {
+        assert_eq!(jobs_here(&[]), "");
+        let tags = crate::tags::parse("project=llm,run=a/b").unwrap();
+        let gpu = jobs::JobGpu { index: 3, ..Default::default() };
+        let job = Job { job: "7".into(), uid: 1000, tags, gpus: vec![gpu], ..Job::default() };
+        let plain = Job { job: "8".into(), uid: 1001, ..Job::default() };
+        assert_eq!(
+            jobs_here(&[job.clone(), plain]),
+            "# HELP clustermax_job_info A job on this node with its user's tags; always 1.\n\
+             # TYPE clustermax_job_info gauge\n\
+             clustermax_job_info{job=\"7\",uid=\"1000\",gpus=\"3\",tag_project=\"llm\",tag_run=\"a/b\"} 1\n\
+             clustermax_job_info{job=\"8\",uid=\"1001\",gpus=\"\"} 1\n"
+        );
+        assert_eq!(job.label(), "7 (project=llm run=a/b)");
     }
 
     #[test]

@@ -467,7 +467,11 @@ fn tell_job(job: &mut Job, verdict: &Verdict) -> Vec<String> {
             event: f.event.clone(),
         };
         // A drain tells the jobs it concerns by itself.
-        if job.add(event) && !f.drains() {
+        let is_new = job.add(event);
+        if is_new {
+            tracing::warn!("job {}: {device}: {}: {}", job.label(), f.token, f.text);
+        }
+        if is_new && !f.drains() {
             let of = if device.is_empty() { String::new() } else { format!(", {device}") };
             let whose = match f.fault {
                 crate::verdict::Fault::Program => "usually an error in the program, not the hardware",

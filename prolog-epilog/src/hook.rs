@@ -4,6 +4,7 @@
 //! exit code is non-zero only when the node is to be out of service *for this job's sake* and our reason stands
 //! (or is on its way). Everything else, our own troubles included, is 0.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -16,9 +17,12 @@ use healthcheck::mode::Mode;
 use healthcheck::pass::{self, Report};
 use healthcheck::state::KnownGpu;
 use healthcheck::sys;
+use healthcheck::tags;
 use healthcheck::verdict::{Finding, Verdict};
 use healthcheck::watch;
 
+/// Slurm's variable for the plugin's option `--clustermax-tags`.
+const TAGS: &str = "SPANK__SLURM_SPANK_OPTION_clustermax_clustermax_tags";
 /// Exit code that tells Slurm to take the job back.
 const REFUSE: u8 = 1;
 /// How long after its deadline a hook ends whatever it is doing: with the default deadline before 8 s.
@@ -54,6 +58,8 @@ pub struct JobEnv {
     pub gid: u32,
     /// GPU minors the job holds.
     pub gpus: Vec<u32>,
+    /// Tags of the user's, none when they are not what the plugin lets pass.
+    pub tags: BTreeMap<String, String>,
 }
 
 impl JobEnv {
@@ -72,6 +78,7 @@ impl JobEnv {
             uid: number("SLURM_JOB_UID").unwrap_or(0),
             gid: number("SLURM_JOB_GID").unwrap_or(0),
             gpus,
+            tags: get(TAGS).and_then(|text| tags::parse(&text).ok()).unwrap_or_default(),
         })
     }
 }
@@ -235,6 +242,7 @@ fn record(config: &Config, env: &JobEnv, boot_id: String, inventory: &[JobGpu]) 
         job: env.job.clone(),
         uid: env.uid,
         gid: env.gid,
+        tags: env.tags.clone(),
         node: config.node.clone(),
         started: now.clone(),
         as_of: now,
@@ -268,6 +276,10 @@ mod tests {
         assert_eq!((e.job.as_str(), e.gid, e.gpus.as_slice()), ("12", 100, &[0, 3][..]));
         assert_eq!(env(&[("SLURM_JOB_ID", "../../etc/x")]), None);
         assert_eq!(env(&[]), None);
+        let tags = |text: &str| env(&[("SLURM_JOB_ID", "1"), (TAGS, text)]).unwrap().tags;
+        assert_eq!(tags("project=llm,run=7").len(), 2);
+        // The plugin refuses these before the job is submitted; an environment says what it likes.
+        assert!(tags("project=$(reboot)").is_empty() && tags("a=1\nb=2").is_empty());
         // UUIDs are no device numbers: nothing is known, so nothing is claimed.
         let e = env(&[("SLURM_JOB_ID", "1"), ("CUDA_VISIBLE_DEVICES", "GPU-123")]).unwrap();
         assert!(e.gpus.is_empty());

@@ -9,8 +9,8 @@ use std::path::Path;
 pub(crate) const SIZE_LIMIT: u64 = 64 * 1024;
 
 /// Content of a file that can be believed: regular, not a symbolic link, owned by one of `owners`, not writable
-/// by group or others, at most [`SIZE_LIMIT`] bytes. None for everything else, at once: a FIFO does not block.
-pub(crate) fn read_trusted(path: &Path, owners: &[u32]) -> Option<Vec<u8>> {
+/// by group or others, at most `limit` bytes. None for everything else, at once: a FIFO does not block.
+pub(crate) fn read_trusted(path: &Path, owners: &[u32], limit: u64) -> Option<Vec<u8>> {
     let file = OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW | libc::O_NOCTTY)
@@ -20,12 +20,12 @@ pub(crate) fn read_trusted(path: &Path, owners: &[u32]) -> Option<Vec<u8>> {
     let trusted = meta.is_file()
         && owners.contains(&meta.uid())
         && meta.mode() & 0o022 == 0
-        && (1..=SIZE_LIMIT).contains(&meta.len());
+        && (1..=limit).contains(&meta.len());
     if !trusted {
         return None;
     }
     let mut content = Vec::with_capacity(usize::try_from(meta.len()).ok()?);
-    file.take(SIZE_LIMIT).read_to_end(&mut content).ok()?;
+    file.take(limit).read_to_end(&mut content).ok()?;
     Some(content)
 }
 
@@ -38,10 +38,14 @@ pub(crate) fn read_proc_line(path: &Path) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{read_trusted as read, *};
     use std::fs;
     use std::os::unix::fs::{PermissionsExt, symlink};
     use std::process::Command;
+
+    fn read_trusted(path: &Path, owners: &[u32]) -> Option<Vec<u8>> {
+        read(path, owners, SIZE_LIMIT)
+    }
 
     fn own_uid() -> u32 {
         fs::metadata("/proc/self").unwrap().uid()

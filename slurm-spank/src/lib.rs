@@ -11,13 +11,14 @@
 //! | `boundary` | the one panic boundary |
 //! | `spank` | safe wrapper of the host's functions; the only other place with `unsafe` |
 //! | `plugin` | what each hook does |
-//! | `options`, `verdict`, `delta`, `message`, `timestamp`, `tags` | pure parts, tested without Slurm |
+//! | `options`, `verdict`, `checks`, `delta`, `message`, `timestamp`, `tags` | pure parts, tested without Slurm |
 //! | `files` | careful reading of what other programs of the suite wrote |
 //!
 //! The plugin lives in other people's processes (slurmd, slurmstepd, srun): no thread, no lock, no environment
 //! change, no output unless something happened, and 0 from every hook that has nothing to refuse.
 
 mod boundary;
+mod checks;
 mod delta;
 mod files;
 mod hooks;

@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU8, AtomicU32, Ordering::Relaxed};
 
 use crate::boundary::contained;
+use crate::checks::{self, Checks};
 use crate::delta::Delta;
 use crate::files;
 use crate::message;
@@ -125,21 +126,31 @@ pub(crate) fn task_init(spank: &Spank<'_>) -> c_int {
             spank::log_user(text);
         }
     };
-    let Some(verdict) = site.verdict().filter(|verdict| verdict.is_current(&here)) else {
-        if strict {
-            tell(&message::strict_unknown(&site.node, settings.max_age));
-        }
+    let verdict = site.verdict().filter(|verdict| verdict.is_current(&here));
+    if verdict.is_none() && !strict {
         return 0;
-    };
+    }
     let job = spank.job_id().and_then(|id| site.job(id, &here));
-    let faults = verdict.in_the_way(&here, job.as_ref());
+    let faults = verdict.as_ref().map(|verdict| verdict.in_the_way(&here, job.as_ref())).unwrap_or_default();
     // A strict job wants no warning, much less a fault.
     let on_fault = if strict { OnFault::Refuse } else { settings.on_fault };
     if let Some(text) = message::refusal(&site.node, &faults, on_fault) {
         tell(&text);
         return if on_fault == OnFault::Refuse { refuse() } else { 0 };
     }
-    let warnings = if strict { verdict.warnings(&here, job.as_ref()) } else { Vec::new() };
+    if !strict {
+        return 0;
+    }
+    let last = site.checks(&here);
+    if verdict.is_none() && last.is_none() {
+        tell(&message::strict_unknown(&site.node, settings.max_age));
+        return 0;
+    }
+    let last = last.map(|last| last.warnings(&here, job.as_ref())).unwrap_or_default();
+    let mut warnings = verdict.as_ref().map(|v| v.warnings(&here, job.as_ref())).unwrap_or_default();
+    if warnings.is_empty() {
+        warnings.extend(&last);
+    }
     if let Some(text) = message::strict_refusal(&site.node, &warnings) {
         tell(&text);
         return refuse();
@@ -232,7 +243,15 @@ impl Site {
     }
 
     fn read(&self, path: &Path) -> Option<Vec<u8>> {
-        files::read_trusted(path, &[0, DAEMON_UID.load(Relaxed)])
+        self.read_up_to(path, files::SIZE_LIMIT)
+    }
+
+    fn read_up_to(&self, path: &Path, limit: u64) -> Option<Vec<u8>> {
+        files::read_trusted(path, &[0, DAEMON_UID.load(Relaxed)], limit)
+    }
+
+    fn checks(&self, here: &Here<'_>) -> Option<Checks> {
+        Checks::parse(&self.read_up_to(&self.run_dir.join("checks.json"), checks::SIZE_LIMIT)?, here)
     }
 
     fn verdict(&self) -> Option<Verdict> {

@@ -40,6 +40,39 @@ pub(crate) struct Finding {
     pub(crate) text: String,
 }
 
+/// A finding as `checks.json` has it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Brief {
+    device: String,
+    index: Option<u32>,
+    status: String,
+    token: String,
+    action: String,
+    device_only: bool,
+    text: String,
+}
+
+impl From<&Brief> for Finding {
+    fn from(brief: &Brief) -> Self {
+        let device = Device {
+            kind: if brief.index.is_some() { "gpu" } else { "" }.to_owned(),
+            name: brief.device.clone(),
+            index: brief.index,
+            pci: None,
+        };
+        Self {
+            token: brief.token.clone(),
+            status: brief.status.clone(),
+            device: (!brief.device.is_empty()).then_some(device),
+            scope: if brief.device_only { "device" } else { "node" }.to_owned(),
+            action: brief.action.clone(),
+            text: brief.text.clone(),
+            ..Self::default()
+        }
+    }
+}
+
 /// The device a finding is about.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -146,7 +179,7 @@ impl Verdict {
         if !self.is_current(here) || !self.leaves_service() {
             return Vec::new();
         }
-        self.worst_first(job, |finding| finding.status == "fail" && finding.drain)
+        self.worst_first(job, |finding| finding.status == "fail" && finding.drain && !finding.observe)
     }
 
     /// What a strict job does not put up with, worst first: warnings and faults of the whole node and of GPUs that
@@ -155,14 +188,12 @@ impl Verdict {
         if !self.is_current(here) {
             return Vec::new();
         }
-        self.worst_first(job, |finding| {
-            matches!(finding.status.as_str(), "warn" | "fail") && finding.fault != Fault::Program
-        })
+        self.worst_first(job, |finding| finding.is_warning(job))
     }
 
     fn worst_first(&self, job: Option<&Job>, wanted: impl Fn(&Finding) -> bool) -> Vec<&Finding> {
         let gpus = job.map_or(&[][..], |job| &job.gpus);
-        let concerns = |finding: &&Finding| wanted(finding) && !finding.observe && finding.concerns(gpus);
+        let concerns = |finding: &&Finding| wanted(finding) && finding.concerns(gpus);
         let mut faults: Vec<_> = self.findings.iter().filter(concerns).collect();
         faults.sort_by_key(|finding| Reverse((finding.status == "fail", finding.severity())));
         faults
@@ -172,6 +203,15 @@ impl Verdict {
 impl Finding {
     fn severity(&self) -> Option<usize> {
         ACTIONS.iter().position(|action| *action == self.action)
+    }
+
+    /// A strict job does not put up with it: a warning or fault of the node or of the job's hardware. `tell_user` is an
+    /// error of a program.
+    pub(crate) fn is_warning(&self, job: Option<&Job>) -> bool {
+        matches!(self.status.as_str(), "warn" | "fail")
+            && self.action != "tell_user"
+            && self.fault != Fault::Program
+            && self.concerns(job.map_or(&[][..], |job| &job.gpus))
     }
 
     /// It is about the whole node, or about one of these GPUs.
@@ -370,8 +410,8 @@ pub(crate) mod tests {
         );
         assert_eq!(
             warnings(&|v| v["findings"][0]["observe"] = json!(true)),
-            0,
-            "a check that is only observed"
+            1,
+            "whatever the site does about it"
         );
         assert_eq!(warnings(&|v| v["time"] = json!("2026-11-30T20:40:00Z")), 0, "an old verdict");
     }
