@@ -26,6 +26,7 @@ pub mod report;
 pub mod run;
 pub mod score;
 pub mod sensitivity;
+pub mod sla;
 pub mod straggler;
 pub mod suite;
 

@@ -49,6 +49,11 @@ enum Command {
     Diff(diff::Args),
     /// Rank scored runs under one methodology: table, JSON, one HTML file
     Rank(rank::Args),
+    /// Availability, SLA credits, failures, goodput and cost from Slurm's own accounting; each figure with its formula
+    #[command(
+        after_help = "Exit code: 0 every promise was kept, 1 one was not, 2 bad input, 3 Slurm's accounting does not answer."
+    )]
+    Sla(scoring::sla::Args),
     /// Make or check an evidence.toml: attestations, prices, terms, SLA, partnerships, capacity, support
     Evidence(evidence::Args),
     /// Show one criterion: its rule and, for a results folder, its values and evidence
@@ -74,6 +79,7 @@ fn main() -> ExitCode {
         Command::Verify(args) => bundle::verify(&args),
         Command::Diff(args) => diff::run(&args),
         Command::Rank(args) => rank::run(&args),
+        Command::Sla(args) => scoring::sla::run(&args),
         Command::Evidence(args) => evidence::run(&args),
         Command::Explain(args) => explain::explain(&args),
         Command::Criteria(args) => explain::criteria(&args),
