@@ -1,4 +1,4 @@
-//! Looks at a node and at Slurm's configuration as an ordinary user: inventory and a first audit.
+//! Looks at the nodes of a cluster and at Slurm as an ordinary user, and at more as root.
 //!
 //! Nothing is changed and no root is needed. What cannot be seen that way is said to be unavailable, with the
 //! reason; it is never guessed. `clustermax collect` turns the JSON document into records.
@@ -10,12 +10,22 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::Failure;
+use crate::audit::versions::Table;
 use crate::record::{Scalar, State, Subject};
 
+mod acs;
+mod fabric;
 mod gpu;
+mod health;
+mod monitoring;
 mod node;
+mod platform;
 mod slurm;
+mod storage;
 mod system;
+mod traces;
+mod versions;
+mod whole;
 
 pub use gpu::simulated;
 pub(crate) use system::{Host, Ran, now, run_for};
@@ -26,13 +36,14 @@ pub const SCHEMA: &str = "clustermax-audit/1";
 /// `clustermax audit`
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
-    /// What to look at (default: all)
+    /// Look from this node alone, at these parts; without it all nodes are looked at, one short step each, and every
+    /// criterion that a program can decide gets its verdict
     #[arg(long, value_enum)]
     pub scope: Vec<Scope>,
     /// Print the JSON document instead of the table
     #[arg(long)]
     pub json: bool,
-    /// Write the JSON document to FILE; %n is the node's name
+    /// Write to FILE (with --scope the JSON document); %n is the node's name
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
     /// The node programs' configuration: paths of sysfs, NVML and the verdict
@@ -42,9 +53,39 @@ pub struct Args {
     /// This node's name (default: SLURMD_NODENAME, else the short host name)
     #[arg(long)]
     pub node: Option<String>,
-    /// All nodes of the run, comma-separated, for what is compared between nodes
+    /// Nodes to look at, comma-separated (default: those of this job, else all that sinfo shows)
     #[arg(long, value_delimiter = ',')]
     pub nodes: Vec<String>,
+    /// Partition whose nodes are looked at
+    #[arg(long)]
+    pub partition: Option<String>,
+    /// Steps at the same time, 1 to 64
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    pub at_a_time: usize,
+    /// Longest time of one node's step, 5 to 600
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub step_seconds: u64,
+    /// Further option for every srun, such as --account=A; may be given again
+    #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
+    pub srun: Vec<String>,
+    /// This program's path on the nodes, when it is another than here
+    #[arg(long, value_name = "PATH")]
+    pub program: Option<PathBuf>,
+    /// Keep raw documents and records in this new results folder; `clustermax score` reads it
+    #[arg(long, value_name = "DIR")]
+    pub results: Option<PathBuf>,
+    /// Table of minimum versions (default: that of this release); - reads standard input
+    #[arg(long, value_name = "FILE")]
+    pub minimum_versions: Option<PathBuf>,
+    /// Print the table of minimum versions of this release, to be changed and given back
+    #[arg(long)]
+    pub print_minimum_versions: bool,
+    /// Read the methodology from this folder instead of the built-in one
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// The table's text, for the steps' standard input.
+    #[arg(skip)]
+    pub table_text: String,
 }
 
 /// Part of an audit.
@@ -57,6 +98,9 @@ pub enum Scope {
     Node,
     /// Slurm's configuration: once a cluster
     Cluster,
+    /// How many GPUs open: for the step without any that the audit starts inside its own job
+    #[value(hide = true)]
+    Held,
 }
 
 /// What an operator is told about one item.
@@ -249,15 +293,22 @@ pub struct Document {
 /// Runs the audit and prints it, or writes it to a file.
 ///
 /// # Errors
-/// A configuration of no use, an output file that cannot be written.
+/// A configuration or table of no use, an output file that cannot be written, Slurm that does not answer.
 pub fn run(args: &Args) -> Result<u8, Failure> {
-    let host = Host::open(args.config.as_deref(), args.node.as_deref())?;
-    let scopes = if args.scope.is_empty() {
-        vec![Scope::Inventory, Scope::Node, Scope::Cluster]
-    } else {
-        args.scope.clone()
+    if args.print_minimum_versions {
+        crate::report::print(Table::built_in_text())?;
+        return Ok(0);
+    }
+    let table = match &args.minimum_versions {
+        Some(path) => Table::open(path)?,
+        None => Table::built_in()?,
     };
-    let document = look(&host, &scopes, &args.nodes);
+    if args.scope.is_empty() {
+        let args = Args { table_text: table.text(), ..args.clone() };
+        return whole::run(&args, &table);
+    }
+    let host = Host::open(args.config.as_deref(), args.node.as_deref())?;
+    let document = look(&host, &args.scope, &args.nodes, &table);
     let mut json = serde_json::to_string_pretty(&document).map_err(Failure::input)?;
     json.push('\n');
     if let Some(out) = &args.out {
@@ -269,14 +320,14 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
             ))
         })?;
     } else if args.json {
-        print!("{json}");
+        crate::report::print(&json)?;
     } else {
-        print!("{}", table(&document));
+        crate::report::print(&table_of(&document))?;
     }
     Ok(0)
 }
 
-fn look(host: &Host, scopes: &[Scope], nodes: &[String]) -> Document {
+fn look(host: &Host, scopes: &[Scope], nodes: &[String], table: &Table) -> Document {
     let begin = std::time::Instant::now();
     let mut document = Document {
         schema: SCHEMA.to_owned(),
@@ -295,12 +346,13 @@ fn look(host: &Host, scopes: &[Scope], nodes: &[String]) -> Document {
                 document.items.extend(gpu::inventory(host));
             }
             Scope::Node => {
-                document.items.extend(node::audit(host));
+                document.items.extend(node::audit(host, table));
                 document.items.extend(gpu::audit(host));
-                document.mounts = node::mounts(host);
-                document.home = node::home(&document.mounts);
+                document.mounts = storage::mounts(host);
+                document.home = storage::home(&document.mounts);
             }
             Scope::Cluster => document.items.extend(slurm::audit(host, nodes)),
+            Scope::Held => document.items.extend(gpu::held(host)),
         }
     }
     document.seconds = begin.elapsed().as_secs_f64();
@@ -308,9 +360,10 @@ fn look(host: &Host, scopes: &[Scope], nodes: &[String]) -> Document {
 }
 
 /// The table for people, in the order of looking; what needs mending says how.
-fn table(document: &Document) -> String {
+fn table_of(document: &Document) -> String {
     // The param that tells the item from its siblings; the others are facts about it.
-    const NAMES: [&str; 7] = ["component", "tool", "command", "part", "kind", "family", "name"];
+    const NAMES: [&str; 9] =
+        ["component", "tool", "command", "part", "kind", "family", "name", "setting", "module"];
     let mut out = String::new();
     let mut counts = [0usize; 5];
     for item in &document.items {
@@ -343,6 +396,30 @@ fn table(document: &Document) -> String {
     out
 }
 
+/// A node in a folder, for the tests of what looks at it.
+#[cfg(test)]
+pub(crate) mod testing {
+    use std::path::Path;
+
+    use super::Host;
+
+    /// A node whose sysfs, procfs, dev and run folder are below one temporary folder.
+    pub fn host(dir: &Path, files: &[(&str, &str)]) -> Host {
+        for (name, content) in files {
+            let path = dir.join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, format!("{content}\n")).unwrap();
+        }
+        let config = dir.join("c.toml");
+        let paths: Vec<String> = ["sysfs", "procfs", "dev", "run_dir"]
+            .iter()
+            .map(|key| format!("{key} = \"{}/{key}\"\n", dir.display()))
+            .collect();
+        std::fs::write(&config, format!("[paths]\n{}", paths.concat())).unwrap();
+        Host::open(Some(&config), Some("n1")).unwrap()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -365,7 +442,7 @@ mod tests {
             mounts: BTreeMap::new(),
             home: None,
         };
-        let text = table(&document);
+        let text = table_of(&document);
         assert!(text.contains("WARN  slurm_prolog epilog"), "{text}");
         assert!(text.contains("      mend: set epilog\n"), "{text}");
         assert!(text.contains("SKIP  gpu_power_idle g3"), "{text}");

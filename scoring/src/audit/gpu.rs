@@ -108,7 +108,7 @@ fn written_by_simulator(conf: &Path) -> bool {
 }
 
 /// The driver's own folder is looked for in the real /proc, whatever the configuration says.
-fn is_simulated() -> bool {
+pub fn is_simulated() -> bool {
     !Path::new("/proc/driver/nvidia/version").exists() && !Path::new("/dev/dxg").exists()
 }
 
@@ -255,7 +255,7 @@ fn configured(host: &Host) -> Result<(u32, String), String> {
 }
 
 /// `gpu:h100:8(S:0-1),gpu:2,nvme:1` is 10.
-fn gres_gpus(gres: &str) -> u32 {
+pub fn gres_gpus(gres: &str) -> u32 {
     gres.split(',')
         .filter_map(|entry| {
             let entry = entry.split('(').next().unwrap_or_default();
@@ -272,7 +272,7 @@ pub fn audit(host: &Host) -> Vec<Item> {
     let pci = pci(host);
     let has_nvidia = !pci.is_empty();
     let rdma = !names(&host.sysfs.join("class/infiniband")).is_empty();
-    let mut items = vec![visible(host)];
+    let mut items = vec![visible(host), refused(host)];
     items.push(if !rdma {
         Item::not_applicable(s, "gpudirect_rdma", "no_rdma: no RDMA device in /sys/class/infiniband")
     } else if !has_nvidia {
@@ -294,21 +294,6 @@ pub fn audit(host: &Host) -> Vec<Item> {
             }
             None => Item::unavailable(s, "gpudirect_rdma", "modinfo does not know the nvidia module"),
         }
-    });
-    items.push(if rdma || has_nvidia {
-        let bridges = names(&host.sysfs.join("bus/pci/devices"))
-            .iter()
-            .filter(|device| {
-                host.sys(&format!("bus/pci/devices/{device}/class")).is_some_and(|c| c.starts_with("0x0604"))
-            })
-            .count();
-        let why = match bridges {
-            0 => "no PCI bridge is visible on this node".to_owned(),
-            _ => format!("the ACS registers of {bridges} bridges are readable for root only"),
-        };
-        Item::unavailable(s, "pcie_acs_enabled", why).by("sudo lspci -vvv | grep ACSCtl")
-    } else {
-        Item::not_applicable(s, "pcie_acs_enabled", "no_rdma: no RDMA device and no GPU is visible")
     });
     items.push(if !rdma {
         Item::not_applicable(s, "gdrcopy", "no_rdma: no RDMA device in /sys/class/infiniband")
@@ -397,6 +382,72 @@ fn visible(host: &Host) -> Item {
     }
     .by("srun --gres=gpu:N env | grep CUDA_VISIBLE_DEVICES")
     .mend("set ConstrainDevices=yes in cgroup.conf and File= in gres.conf")
+}
+
+/// GPUs that this job does not hold are refused to it: the proof of what cgroup.conf says. A step that holds all GPUs
+/// starts another, within its own job, that holds none.
+fn refused(host: &Host) -> Item {
+    let (s, metric) = ("audit", "gpu_others_refused");
+    let (open, all) = device_files(host);
+    let given =
+        std::env::var("SLURM_GPUS_ON_NODE").ok().and_then(|count| count.parse::<u32>().ok()).unwrap_or(0);
+    let command = "srun --overlap --gres=none sh -c 'for f in /dev/nvidia[0-9]*; do (: <>$f); done'";
+    let mend =
+        "ConstrainDevices=yes in cgroup.conf, TaskPlugin with task/cgroup, File= of every GPU in gres.conf";
+    let item = if all == 0 {
+        Item::unavailable(s, metric, "no GPU device file is here")
+    } else if std::env::var_os("SLURM_JOB_ID").is_none() {
+        Item::unavailable(s, metric, "not inside a job: nothing is withheld from this process")
+    } else if given < all {
+        let seen = format!("{given} of {all} GPUs given, {} of the others open", open.saturating_sub(given));
+        Item::flag(s, metric, open <= given, true, Verdict::Fail, seen)
+    } else {
+        match held_none(host) {
+            Ok(open) => {
+                let seen = format!("a step of this job that holds no GPU opens {open} of {all}");
+                Item::flag(s, metric, open == 0, true, Verdict::Fail, seen)
+            }
+            Err(why) => Item::unavailable(
+                s,
+                metric,
+                format!("this step holds all GPUs, and a second one without any did not run: {why}"),
+            ),
+        }
+    };
+    item.by(command).mend(mend)
+}
+
+/// How many GPUs a step without any can open.
+fn held_none(host: &Host) -> Result<u32, String> {
+    let program = system::find("srun").ok_or("srun is not in PATH")?;
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut command = std::process::Command::new(program);
+    command
+        .args(["--overlap", "--quiet", "--mpi=none", "--gres=none", "-N1", "-n1", "-t1", "-w", &host.node])
+        .arg(own)
+        .args(["audit", "--scope", "held", "--json", "--node", &host.node, "--config"])
+        .arg(&host.config);
+    // Of this step's environment only what names the job: the rest would be taken for options of the new one.
+    command.env_clear();
+    for name in ["PATH", "HOME", "USER", "SLURM_CONF", "SLURM_JOB_ID", "LD_LIBRARY_PATH"] {
+        if let Some(value) = std::env::var_os(name) {
+            command.env(name, value);
+        }
+    }
+    let ran = system::run_command(&mut command, Duration::from_secs(10), None)?;
+    let document: Value = serde_json::from_str(&ran.out).map_err(|_| ran.complaint())?;
+    document["items"][0]["value"].as_f64().map(|open| open as u32).ok_or_else(|| ran.complaint())
+}
+
+/// Inside the step without GPUs: how many of them open.
+pub fn held(host: &Host) -> Vec<Item> {
+    let (open, all) = device_files(host);
+    vec![Item::value("audit", "gpu_open", f64::from(open), format!("{open} of {all}")).on(&host.node)]
+}
+
+/// The driver's version by NVML.
+pub fn driver(host: &Host) -> Option<String> {
+    nvml(host).ok().map(|nvml| nvml.driver)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::system::{self, Host, Ran, find, text};
-use super::{Item, Verdict};
+use super::{Item, Verdict, monitoring, storage};
 
 const S: &str = "audit";
 
@@ -71,6 +71,9 @@ pub fn audit(host: &Host, nodes: &[String]) -> Vec<Item> {
         "install Pyxis in plugstack.conf",
     ));
     items.push(sudo(&host.node));
+    items.push(storage::exports(host).on(&host.node));
+    items.push(monitoring::foreign_nodes(nodes).on(&host.node));
+    items.push(monitoring::dashboard().on(&host.node));
     items.extend(ssh(host, nodes));
     items
 }

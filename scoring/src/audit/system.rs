@@ -1,6 +1,6 @@
 //! What the audit looks through: paths, files and commands under a deadline.
 
-use std::io::Read;
+use std::io::{Read, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -174,6 +174,23 @@ pub fn find(name: &str) -> Option<PathBuf> {
     })
 }
 
+/// A command in PATH, or where administrators' programs are, which users' PATH leaves out.
+pub fn find_system(name: &str) -> Option<PathBuf> {
+    find(name).or_else(|| {
+        ["/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/local/cuda/bin", "/opt/rocm/bin"]
+            .iter()
+            .map(|dir| Path::new(dir).join(name))
+            .find(|path| path.is_file())
+    })
+}
+
+/// This process runs as root.
+pub fn is_root() -> bool {
+    let status = text(Path::new("/proc/self/status")).unwrap_or_default();
+    // Real, effective, saved, file system.
+    status.lines().find_map(|line| line.strip_prefix("Uid:")?.split_whitespace().nth(1)) == Some("0")
+}
+
 /// What a command printed and how it ended.
 #[derive(Debug, Clone)]
 pub struct Ran {
@@ -216,14 +233,42 @@ pub fn run(program: impl AsRef<std::ffi::OsStr>, args: &[&str]) -> Result<Ran, S
 /// # Errors
 /// Why it could not be started.
 pub fn run_for(program: impl AsRef<std::ffi::OsStr>, args: &[&str], limit: Duration) -> Result<Ran, String> {
-    let program = program.as_ref();
-    let mut child = Command::new(program)
-        .args(args)
-        .stdin(Stdio::null())
+    run_with(program, args, limit, None)
+}
+
+/// As [`run_for`], with a text on standard input.
+///
+/// # Errors
+/// Why it could not be started.
+pub fn run_with(
+    program: impl AsRef<std::ffi::OsStr>,
+    args: &[&str],
+    limit: Duration,
+    input: Option<&str>,
+) -> Result<Ran, String> {
+    let mut command = Command::new(program.as_ref());
+    command.args(args);
+    run_command(&mut command, limit, input)
+}
+
+/// As [`run_with`], for a command with its own environment.
+///
+/// # Errors
+/// Why it could not be started.
+pub fn run_command(command: &mut Command, limit: Duration, input: Option<&str>) -> Result<Ran, String> {
+    let program = command.get_program().to_os_string();
+    let mut child = command
+        .stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() })
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .map_err(|error| format!("{} cannot be started: {error}", program.to_string_lossy()))?;
+    if let (Some(text), Some(mut pipe)) = (input.map(str::to_owned), child.stdin.take()) {
+        // A child that reads nothing would hold us; it ends with its pipe.
+        std::thread::spawn(move || {
+            let _ = pipe.write_all(text.as_bytes());
+        });
+    }
     let reader = |pipe: Option<Box<dyn Read + Send>>| {
         let (sender, receiver) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
