@@ -24,6 +24,7 @@ pub mod read;
 pub mod record;
 pub mod report;
 pub mod run;
+pub mod s3;
 pub mod score;
 pub mod sensitivity;
 pub mod sla;

@@ -3,7 +3,9 @@
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use scoring::{audit, bundle, collect, diff, evidence, explain, inject, rank, read, report, score, suite};
+use scoring::{
+    audit, bundle, collect, diff, evidence, explain, inject, rank, read, report, s3, score, suite,
+};
 
 /// GPU-cluster measurements and evidence to a rating
 #[derive(Debug, Parser)]
@@ -19,6 +21,12 @@ enum Command {
     Suite(suite::Args),
     /// Run one stage of the suite, inside a Slurm job
     Stage(suite::StageArgs),
+    /// PUT and GET objects of an S3 service from this node: bandwidth, latencies, errors, wrong bytes
+    #[command(
+        after_help = "Credentials: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN. Exit code: 0 measured, 1 the service failed \
+                          (the document says how), 2 the document cannot be written, 3 no service is given."
+    )]
+    S3Bench(s3::Args),
     /// Turn raw stage output into records
     Collect(collect::Args),
     /// Read the output of a benchmark or diagnostic program from anywhere; print records or a table
@@ -69,6 +77,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Suite(args) => suite::run(&args),
         Command::Stage(args) => suite::stage(&args),
+        Command::S3Bench(args) => s3::run(&args),
         Command::Collect(args) => collect::run(&args),
         Command::Read(args) => read::run(&args),
         Command::Inject(args) => inject::run(&args),

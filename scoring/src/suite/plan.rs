@@ -166,6 +166,14 @@ pub static STAGES: &[Stage] = &[
         body: stages::storage,
     },
     Stage {
+        name: "s3",
+        measures: "PUT and GET of small and large objects, from every node at once, every object checked",
+        needs: "AWS_ENDPOINT_URL_S3, CLUSTERMAX_S3_BUCKET, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+        limits: [60, 120, 600, 900, 900],
+        success: &[("s3_errors", "= 0"), ("s3_wrong_objects", "= 0")],
+        body: stages::s3,
+    },
+    Stage {
         name: "burnin",
         measures: "products and a collective at the same time on all ranks, every result checked",
         needs: "torch",

@@ -189,6 +189,14 @@ pub fn storage(bench: &mut Bench) -> Result<(), Stop> {
     ended
 }
 
+/// PUT and GET of objects on every node at once. Credentials reach the steps by their environment.
+pub fn s3(bench: &mut Bench) -> Result<(), Stop> {
+    crate::s3::Target::of(None, None, None).map_err(Stop::Unavailable)?;
+    let out = bench.raw().join("%n.json").display().to_string();
+    let seconds = bench.sizes().fio.to_string();
+    bench.on_every_node(&bench.clustermax.clone(), &["s3-bench", "--out", &out, "--seconds", &seconds])
+}
+
 /// Products and a collective at the same time, for as long as the profile says.
 pub fn burnin(bench: &mut Bench) -> Result<(), Stop> {
     let seconds = bench.sizes().burnin.to_string();
