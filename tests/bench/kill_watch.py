@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """kill -9 of `watch` at random moments while faults come: none may be lost, and no node drained for nothing.
 
-Each round writes a kernel line of an Xid 79 and kills `watch` at a random moment from 0.2 s before to 0.8 s after it,
-starts it again, waits for the drain of that GPU, gives the node back, starts `watch` once more, and sees that after
-another pass the node is still in service.
+Each round writes a kernel line of an Xid 79 and kills `watch` at a random moment from 0.2 s before to 0.8 s
+after it, starts it again, waits for the drain of that GPU, gives the node back, starts `watch` once more, and
+sees that after another pass the node is still in service.
 
 Usage (as root, after `cargo build --release --workspace`):
     tests/bench/kill_watch.py [--kills 100] [--seed 1] [--programs target/release]
