@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::brake::{self, Settings};
-use crate::node_state::{Node, protecting};
+use crate::node_state::{Node, protecting, same_name};
 use crate::reason::Reason;
 use crate::slurm::{Slurm, SlurmError};
 
@@ -34,7 +34,7 @@ pub enum Policy {
     /// Tell.
     #[default]
     Event,
-    /// Set a reason on the other trays.
+    /// Set a comment on all trays.
     Mark,
     /// Drain the other trays.
     Drain,
@@ -89,7 +89,7 @@ fn is_rack(reason: &str) -> bool {
     Reason::parse(reason).is_some_and(|r| r.token == TOKEN)
 }
 
-/// Reason for the other trays of a degraded domain.
+/// Reason, or comment, for the trays of a degraded domain.
 fn text(domain: &rack::Domain, policy: Policy) -> String {
     let act = if policy == Policy::Drain { "repair" } else { "tell_user" };
     format!(
@@ -133,40 +133,43 @@ pub fn follow(
     brake: &Settings,
     now: i64,
 ) -> Result<(), SlurmError> {
-    let trays: Vec<&Node> = nodes.iter().filter(|n| domain.nodes.contains(&n.name)).collect();
-    let ours = |n: &&Node| Reason::parse(&n.reason).is_some_and(|r| r.id == Some(id(&domain.name).as_str()));
+    let id = id(&domain.name);
+    let ours = |text: &str| Reason::parse(text).is_some_and(|r| r.id == Some(id.as_str()));
+    let trays: Vec<&Node> =
+        nodes.iter().filter(|n| domain.nodes.contains(&n.name) && protecting(n.state).is_none()).collect();
     if !seen.degraded {
         let mut healed = 0_usize;
-        for tray in trays.iter().filter(|n| ours(n) && protecting(n.state).is_none() && !n.resume_after) {
-            if tray.drained() {
-                slurm.undrain(&tray.name)?
-            } else {
-                slurm.set_reason(&tray.name, "")?
+        for tray in trays {
+            if ours(&tray.comment) {
+                slurm.set_comment(&tray.name, "")?;
+                healed += 1;
             }
-            healed += 1;
+            if ours(&tray.reason) && tray.drained() && !tray.resume_after {
+                slurm.undrain(&tray.name)?;
+                healed += 1;
+            }
         }
         if healed > 0 {
-            seen.followed = format!("took the domain's reason off {healed} trays");
+            seen.followed = format!("took the domain's word off {healed} trays");
         }
         return Ok(());
     }
-    // In service, with nobody's word on them.
-    let well: Vec<&Node> = trays
-        .iter()
-        .copied()
-        .filter(|n| !n.drained() && !n.down() && protecting(n.state).is_none())
-        .filter(|n| n.reason.is_empty() || ours(n))
-        .collect();
     let text = text(seen, rules.policy);
     match rules.policy {
         Policy::Event => {}
         Policy::Mark => {
-            for tray in well.iter().filter(|n| n.reason != text) {
-                slurm.set_reason(&tray.name, &text)?;
+            // An operator's comment stays.
+            let free: Vec<&Node> =
+                trays.into_iter().filter(|n| n.comment.is_empty() || ours(&n.comment)).collect();
+            for tray in free.iter().filter(|n| n.comment != text) {
+                slurm.set_comment(&tray.name, &text)?;
             }
-            seen.followed = format!("marked {} trays", well.len());
+            seen.followed = format!("marked {} trays", free.len());
         }
         Policy::Drain => {
+            // In service, with nobody's word on them.
+            let well: Vec<&Node> =
+                trays.into_iter().filter(|n| !n.drained() && !n.down() && n.reason.is_empty()).collect();
             let held = brake::others_drained(nodes, "", now, brake.window);
             let limit = brake::limit(nodes, brake);
             if held + well.len() > limit {
@@ -189,7 +192,7 @@ pub fn follow(
 /// before cannot know.
 #[must_use]
 pub fn tells(seen: &rack::Domain, node: &str, threshold: usize) -> bool {
-    seen.degraded && seen.sick.iter().position(|n| n == node).is_some_and(|at| at + 1 >= threshold)
+    seen.degraded && seen.sick.iter().position(|n| same_name(n, node)).is_some_and(|at| at + 1 >= threshold)
 }
 
 #[cfg(test)]
@@ -256,27 +259,30 @@ mod tests {
 
     #[test]
     fn the_third_degrades_the_domain_and_the_policy_decides() {
+        let says = "cmx:rack r0 3 of 18 trays sick; act=";
         for (policy, drained, marked, followed) in [
             (Policy::Event, 3, 0, ""),
-            (Policy::Mark, 3, 15, "marked 15 trays"),
-            (Policy::Drain, 18, 15, "drained 15 trays"),
+            (Policy::Mark, 3, 18, "marked 18 trays"),
+            (Policy::Drain, 18, 0, "drained 15 trays"),
         ] {
             let mut slurm = cluster(3);
             let seen = settle(&mut slurm, &rules(policy), &BRAKE);
             assert!(seen.degraded);
             assert_eq!(seen.followed, followed);
             assert_eq!(slurm.drained(), drained);
-            let with =
-                slurm.nodes.iter().filter(|n| n.reason.starts_with("cmx:rack r0 3 of 18 trays sick; act="));
-            assert_eq!(with.count(), marked);
+            assert_eq!(slurm.nodes.iter().filter(|n| n.comment.starts_with(says)).count(), marked);
+            let reasons = slurm.nodes.iter().filter(|n| n.reason.starts_with(says)).count();
+            assert_eq!(reasons, drained - 3);
             // The two nodes outside of the domain are nobody's business, and the sick ones keep their reason.
-            assert!(slurm.nodes[18].reason.is_empty() && slurm.nodes[0].reason == XID);
+            assert!(slurm.nodes[18].reason.is_empty() && slurm.nodes[18].comment.is_empty());
+            assert_eq!(slurm.nodes[0].reason, XID);
             // Mended: what the domain left behind goes, the sick trays' drains stay.
             slurm.set("n0", 2, "", 0);
             let seen = settle(&mut slurm, &rules(policy), &BRAKE);
             assert!(!seen.degraded);
             assert_eq!(slurm.drained(), 2);
-            assert_eq!(slurm.nodes.iter().filter(|n| !n.reason.is_empty()).count(), 2, "{policy:?}");
+            let word = |n: &&Node| !n.reason.is_empty() || !n.comment.is_empty();
+            assert_eq!(slurm.nodes.iter().filter(word).count(), 2, "{policy:?}");
         }
     }
 
@@ -296,11 +302,11 @@ mod tests {
     fn an_operators_word_on_a_tray_stays() {
         for policy in [Policy::Mark, Policy::Drain] {
             let mut slurm = cluster(3);
-            slurm.set("n10", 2, "watch this one", 1);
+            slurm.set_comment("n10", "watch this one").unwrap();
             slurm.set("n11", 2 | DRAIN, "ticket 7", 1);
             slurm.set("n12", 2 | (1 << 15), "", 0);
             let _ = settle(&mut slurm, &rules(policy), &BRAKE);
-            assert_eq!(slurm.nodes[10].reason, "watch this one");
+            assert_eq!(slurm.nodes[10].comment, "watch this one");
             assert_eq!(slurm.nodes[11].reason, "ticket 7");
             assert!(slurm.nodes[12].reason.is_empty());
         }

@@ -3,7 +3,7 @@
 use healthcheck::verdict::ascii;
 
 use crate::brake::{self, Settings};
-use crate::node_state::{Decision, FAIL, Node, RESERVED, decide, protecting, state_text};
+use crate::node_state::{Decision, FAIL, Node, RESERVED, decide, protecting, same_name, state_text};
 use crate::outcome::{Outcome, Report};
 use crate::reason::{self, Reason};
 use crate::slurm::{Slurm, SlurmError};
@@ -95,16 +95,19 @@ pub fn find(slurm: &mut dyn Slurm, name: &str) -> Result<Option<Node>, SlurmErro
         return Ok(Some(node));
     }
     let mut nodes = slurm.nodes()?;
-    let short = |name: &str| name.split('.').next().unwrap_or_default().to_string();
-    let one_has_no_domain = |n: &Node| n.name.contains('.') != name.contains('.');
-    let same_name = |n: &Node| short(&n.name) == short(name) && one_has_no_domain(n);
-    let same_host = |n: &Node| n.hostname == name || short(&n.hostname) == name;
+    Ok(place(&nodes, name).map(|at| nodes.swap_remove(at)))
+}
+
+/// Where the node with this name stands, as [`find`] says.
+fn place(nodes: &[Node], name: &str) -> Option<usize> {
     let only = |fits: &dyn Fn(&Node) -> bool| {
         let mut all = (0..nodes.len()).filter(|at| nodes.get(*at).is_some_and(fits));
         let first = all.next();
         first.filter(|_| all.next().is_none())
     };
-    Ok(only(&same_name).or_else(|| only(&same_host)).map(|at| nodes.swap_remove(at)))
+    only(&|n| n.name == name)
+        .or_else(|| only(&|n| same_name(&n.name, name)))
+        .or_else(|| only(&|n| same_name(&n.hostname, name)))
 }
 
 fn unknown(name: &str, reason: &str) -> Report {
@@ -204,7 +207,9 @@ pub fn take_back(
 ) -> Result<Report, SlurmError> {
     let nodes = slurm.nodes()?;
     let limit = brake::limit(&nodes, &brake);
-    let ours = nodes.iter().find(|n| n.name == name && n.drained() && n.reason == written);
+    let ours =
+        place(&nodes, name).and_then(|at| nodes.get(at)).filter(|n| n.drained() && n.reason == written);
+    let name = ours.map_or(name, |n| n.name.as_str());
     let rank = ours.and_then(|n| brake::rank(&nodes, &n.name, brake.window));
     let mut report = match rank {
         None => Report::new(Outcome::Foreign, name, written)
@@ -365,6 +370,10 @@ mod tests {
         let mut slurm = named(&hosts);
         let report = drain(&mut slurm, "gpu01", REASON, &[], BRAKE, NOW).unwrap();
         assert_eq!((report.outcome, report.node.as_str()), (Outcome::Written, "gpu01.example.org"));
+        // The brake's second look finds it as well.
+        slurm.set("gpu02", 2 | DRAIN, REASON, NOW - 1);
+        let report = take_back(&mut slurm, "gpu01", REASON, BRAKE).unwrap();
+        assert_eq!((report.outcome, slurm.nodes[0].drained()), (Outcome::Brake, false));
     }
 
     #[test]

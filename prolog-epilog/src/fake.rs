@@ -76,6 +76,11 @@ impl Slurm for Fake {
         self.nodes.iter_mut().find(|n| n.name == name).unwrap().reason = reason.into();
         Ok(())
     }
+    fn set_comment(&mut self, name: &str, comment: &str) -> Result<(), SlurmError> {
+        self.answer()?;
+        self.nodes.iter_mut().find(|n| n.name == name).unwrap().comment = comment.into();
+        Ok(())
+    }
     fn job(&mut self, id: u32) -> Result<Option<Job>, SlurmError> {
         self.answer()?;
         Ok(self.jobs.iter().find(|j| j.number == id).cloned())

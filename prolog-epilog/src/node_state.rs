@@ -64,6 +64,9 @@ pub struct Node {
     /// Name of the host on which its slurmd runs, as slurm.conf or the daemon says.
     #[serde(default)]
     pub hostname: String,
+    /// Comment, which a node in service can hold, unlike a reason; empty when there is none.
+    #[serde(default)]
+    pub comment: String,
     /// Slurm resumes the node by itself at some time, since an operator said so (`ResumeAfter`, 23.02 and newer).
     #[serde(default)]
     pub resume_after: bool,
@@ -87,6 +90,13 @@ impl Node {
     pub fn drained_by_us(&self) -> bool {
         self.drained() && reason::is_ours(&self.reason)
     }
+}
+
+/// True for names that are equal, or differ only in that one of them has a domain: `gpu01` and `gpu01.example.org`.
+#[must_use]
+pub fn same_name(a: &str, b: &str) -> bool {
+    let short = |name: &str| name.split('.').next().unwrap_or_default().to_string();
+    a == b || a.contains('.') != b.contains('.') && short(a) == short(b)
 }
 
 /// Reads a state as `scontrol show node` prints it (`IDLE+DRAIN`); `None` when a word is not known, so that

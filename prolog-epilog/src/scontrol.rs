@@ -124,6 +124,10 @@ impl Slurm for Scontrol {
         self.run(&["update", &format!("NodeName={name}"), &format!("Reason={reason}")]).map(drop)
     }
 
+    fn set_comment(&mut self, name: &str, comment: &str) -> Result<(), SlurmError> {
+        self.run(&["update", &format!("NodeName={name}"), &format!("Comment={comment}")]).map(drop)
+    }
+
     fn job(&mut self, id: u32) -> Result<Option<Job>, SlurmError> {
         match self.run(&["-o", "show", "job", &id.to_string()]) {
             Ok(text) => Ok(parse_job(&text, id)),
@@ -154,10 +158,14 @@ pub fn parse_nodes(text: &str) -> Result<Vec<Node>, SlurmError> {
         let state = parse_state(state_word).ok_or_else(|| {
             SlurmError::Refused(format!("node {name}: the state {state_word:?} is not understood"))
         })?;
-        let (reason, reason_time) = reason(line);
+        let (reason, reason_time, behind) = reason(line);
+        let comment = behind
+            .split_once(" Comment=")
+            .map(|(_, rest)| until_next_field(rest).trim().to_string())
+            .unwrap_or_default();
         let hostname = field(line, "NodeHostName").unwrap_or_default().to_string();
         let resume_after = field(line, "ResumeAfterTime").is_some_and(|t| seconds(t).is_some());
-        nodes.push(Node { name, state, reason, reason_time, hostname, resume_after });
+        nodes.push(Node { name, state, reason, reason_time, hostname, comment, resume_after });
     }
     Ok(nodes)
 }
@@ -167,21 +175,22 @@ fn field<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     line.split(' ').find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
 }
 
-fn reason(line: &str) -> (String, i64) {
-    let Some((_, rest)) = line.split_once(" Reason=") else { return (String::new(), 0) };
+/// The reason, when it was set, and what stands behind it, or the whole line where there is none.
+fn reason(line: &str) -> (String, i64, &str) {
+    let Some((_, rest)) = line.split_once(" Reason=") else { return (String::new(), 0, line) };
     // The first ` [user@time]` ends the reason; anything behind it is another field.
     let mut from = 0;
     while let Some(open) = rest.get(from..).and_then(|r| r.find(" [")).map(|at| from + at) {
         let inner = rest.get(open + 2..).unwrap_or_default();
-        if let Some((stamp, _)) = inner.split_once(']')
+        if let Some((stamp, behind)) = inner.split_once(']')
             && let Some((_, time)) = stamp.split_once('@')
             && let Some(time) = seconds(time)
         {
-            return (rest.get(..open).unwrap_or_default().to_string(), time);
+            return (rest.get(..open).unwrap_or_default().to_string(), time, behind);
         }
         from = open + 2;
     }
-    (rest.trim_end().to_string(), 0)
+    (rest.trim_end().to_string(), 0, "")
 }
 
 /// `2026-03-03T02:11:20`, UTC, in seconds since 1970.
@@ -287,6 +296,22 @@ mod tests {
         ] {
             let node = parse_nodes(line).unwrap().remove(0);
             assert_eq!((node.resume_after, node.hostname.as_str()), (resume_after, "a.x"), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_nodes_comment_is_what_stands_behind_its_reason() {
+        for (tail, comment) in [
+            ("Reason=a Comment=no [root@2026-03-03T02:11:20] Comment=new switch Extra=x", "new switch"),
+            (
+                "Comment=cmx:rack r1 3 of 9 trays sick; act=tell_user id=00000000 Extra=x",
+                "cmx:rack r1 3 of 9 trays sick; act=tell_user id=00000000",
+            ),
+            ("Comment=alone", "alone"),
+            ("Extra=x", ""),
+        ] {
+            let node = parse_nodes(&format!("NodeName=a State=IDLE {tail}\n")).unwrap().remove(0);
+            assert_eq!(node.comment, comment, "{tail}");
         }
     }
 

@@ -57,7 +57,12 @@ pub trait Slurm {
     /// # Errors
     /// [`SlurmError`].
     fn undrain(&mut self, name: &str) -> Result<(), SlurmError>;
-    /// Sets the reason, or takes it away when the text is empty, and leaves the state alone.
+    /// Sets the node's comment, or takes it away when the text is empty.
+    ///
+    /// # Errors
+    /// [`SlurmError`].
+    fn set_comment(&mut self, name: &str, comment: &str) -> Result<(), SlurmError>;
+    /// Sets the reason of a node that is down or drained; on others Slurm keeps none.
     ///
     /// # Errors
     /// [`SlurmError`].

@@ -133,6 +133,7 @@ impl Libslurm {
                     reason: text(n.reason),
                     reason_time: n.reason_time,
                     hostname: text(n.node_hostname),
+                    comment: text(n.comment),
                     resume_after: resume_after(n),
                 })
                 .collect()
@@ -142,9 +143,16 @@ impl Libslurm {
         Ok(nodes)
     }
 
-    fn update_node(&self, name: &str, state: u32, reason: Option<&str>) -> Result<(), SlurmError> {
+    fn update_node(
+        &self,
+        name: &str,
+        state: u32,
+        reason: Option<&str>,
+        comment: Option<&str>,
+    ) -> Result<(), SlurmError> {
         let name = c_string(name)?;
         let reason = reason.map(c_string).transpose()?;
+        let comment = comment.map(c_string).transpose()?;
         let mut message = std::mem::MaybeUninit::<c::update_node_msg_t>::zeroed();
         // SAFETY: the structure is ours and of the header's size; slurm_init_update_node_msg fills all of it.
         let mut message = unsafe {
@@ -154,6 +162,7 @@ impl Libslurm {
         message.node_names = name.as_ptr().cast_mut();
         message.node_state = state;
         message.reason = reason.as_ref().map_or(ptr::null_mut(), |r| r.as_ptr().cast_mut());
+        message.comment = comment.as_ref().map_or(ptr::null_mut(), |c| c.as_ptr().cast_mut());
         // SAFETY: libslurm only reads the message and its strings, which live until after the call.
         let code = unsafe { self.api.slurm_update_node(&raw mut message) };
         self.check(code)
@@ -302,15 +311,19 @@ impl Slurm for Libslurm {
     }
 
     fn drain(&mut self, name: &str, reason: &str) -> Result<(), SlurmError> {
-        self.update_node(name, c::NODE_STATE_DRAIN, Some(reason))
+        self.update_node(name, c::NODE_STATE_DRAIN, Some(reason), None)
     }
 
     fn undrain(&mut self, name: &str) -> Result<(), SlurmError> {
-        self.update_node(name, c::NODE_STATE_UNDRAIN, None)
+        self.update_node(name, c::NODE_STATE_UNDRAIN, None, None)
     }
 
     fn set_reason(&mut self, name: &str, reason: &str) -> Result<(), SlurmError> {
-        self.update_node(name, c::NO_VAL, Some(reason))
+        self.update_node(name, c::NO_VAL, Some(reason), None)
+    }
+
+    fn set_comment(&mut self, name: &str, comment: &str) -> Result<(), SlurmError> {
+        self.update_node(name, c::NO_VAL, None, Some(comment))
     }
 
     fn job(&mut self, id: u32) -> Result<Option<Job>, SlurmError> {

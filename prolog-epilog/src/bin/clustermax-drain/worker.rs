@@ -16,7 +16,7 @@ use healthcheck::rack;
 use prolog_epilog::brake::Settings;
 use prolog_epilog::domains::{self, Domain, Rules, domains_of};
 use prolog_epilog::drainer;
-use prolog_epilog::node_state::Node;
+use prolog_epilog::node_state::{Node, same_name};
 use prolog_epilog::outcome::{Outcome, Report};
 use prolog_epilog::scontrol::Scontrol;
 use prolog_epilog::slurm::{Slurm, SlurmError};
@@ -240,7 +240,10 @@ pub fn main() -> ExitCode {
                 .as_ref()
                 .ok()
                 .filter(|r| matches!(r.outcome, Outcome::Written | Outcome::Already))
-                .map(|r| format!("clustermax: node {} is out of service: {}", r.node, r.reason));
+                .map(|r| {
+                    let Report { node, reason, .. } = r;
+                    format!("clustermax: node {node} is out of service: {reason}. Slurm starts nothing more there.")
+                });
             print(&answer(result));
             // The outcome stands by now; whether jobs can be told does not change it.
             for (job, text) in jobs.iter().zip(text.iter().cycle()) {
@@ -301,7 +304,9 @@ fn look_at_domains(
         Err(e) => return answer(Err(e)),
     };
     let mut seen = Vec::new();
-    for domain in rules.domains.iter().filter(|d| node.is_none_or(|n| d.nodes.iter().any(|tray| tray == n))) {
+    for domain in
+        rules.domains.iter().filter(|d| node.is_none_or(|n| d.nodes.iter().any(|tray| same_name(tray, n))))
+    {
         #[allow(clippy::cast_precision_loss, reason = "seconds since 1970 are exact in an f64")]
         let mut state = domains::look(domain, &nodes, rules, now as f64);
         if follow && let Err(e) = domains::follow(slurm, domain, &mut state, &nodes, rules, brake, now) {
