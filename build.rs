@@ -13,7 +13,7 @@
 
 use std::env;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 /// What bindgen keeps for one crate.
 struct Wanted {
@@ -83,9 +83,34 @@ fn main() -> ExitCode {
     }
 }
 
+/// Links the compiler's support library into programs instead of loading `libgcc_s.so` each time one starts: that is a seventh of
+/// what a small program costs, and Slurm starts two of ours for each job. Without the static library nothing changes.
+fn link_libgcc(out: &Path) -> Result<(), String> {
+    let found = Command::new(env::var_os("CC").unwrap_or("cc".into()))
+        .arg("-print-file-name=libgcc_eh.a")
+        .output()
+        .map(|o| PathBuf::from(String::from_utf8_lossy(&o.stdout).trim()));
+    // A compiler that has no such file repeats its name.
+    if !found.is_ok_and(|path| path.is_absolute() && path.exists()) {
+        return Ok(());
+    }
+    // The standard library asks for libgcc_s by name; this is what the linker finds first under it.
+    let folder = out.join("libgcc");
+    let script = folder.join("libgcc_s.so");
+    let written = std::fs::create_dir_all(&folder)
+        .and_then(|()| std::fs::write(&script, "INPUT(-l:libgcc_eh.a -l:libgcc.a)\n"));
+    written.map_err(|e| format!("{} cannot be written: {e}", script.display()))?;
+    println!("cargo:rustc-link-search=native={}", folder.display());
+    Ok(())
+}
+
 fn generate() -> Result<(), String> {
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo did not set OUT_DIR")?);
     let package = env::var("CARGO_PKG_NAME").map_err(|e| e.to_string())?;
+    // Not the plugin: it lives in a process that has the library already.
+    if package == "clustermax-prolog-epilog" {
+        link_libgcc(&out)?;
+    }
     let wanted = match package.as_str() {
         "spank-clustermax" => SPANK,
         _ => DRAIN,
