@@ -185,3 +185,58 @@ fn dcgmi_warns_and_never_drains() {
     // Never in a hook: it would be asked before every job.
     assert_eq!(check("prolog", Some(&failure)).0, "none");
 }
+
+/// Reports of a controller, a login node and a compute node, as the doctor writes them, laid beside each other.
+#[test]
+fn the_doctor_compares_hosts() {
+    let dir = tempfile::tempdir().expect("folder");
+    let at = |name: &str| dir.path().join(name);
+    let d = dir.path().display();
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").expect("host name");
+    let host = host.trim();
+    let text = format!(
+        "[paths]\nstate_dir = \"{d}/state\"\nrun_dir = \"{d}/run\"\ndrain = \"/nonexistent/clustermax-drain\"\n"
+    );
+    std::fs::write(at("clustermax.toml"), text).expect("config");
+    let report = |role: &str, line: &str, interval: u32| -> serde_json::Value {
+        let conf = format!("ClusterName=x\n{line}\nPrologFlags=Contain\nHealthCheckInterval={interval}\n");
+        std::fs::write(at("slurm.conf"), conf).expect("slurm.conf");
+        let mut doctor = Command::new(program("clustermax-doctor"));
+        doctor
+            .args(["--json", "--config"])
+            .arg(at("clustermax.toml"))
+            .arg("--slurm-conf")
+            .arg(at("slurm.conf"));
+        let said = run(&mut doctor);
+        assert_eq!(said.out.trim_end().lines().count(), 1, "one report is one line");
+        let mut report: serde_json::Value = serde_json::from_str(&said.out).expect("a report");
+        assert_eq!(report["role"], role, "{line}");
+        // They were all written here.
+        report["host"] = format!("{role}1").into();
+        report
+    };
+    let all = [
+        report("controller", &format!("SlurmctldHost={host}(10.0.0.1)"), 60),
+        report("login", "SlurmctldHost=elsewhere", 60),
+        report("compute", &format!("NodeName=gpu[01-16],{host} CPUs=8"), 30),
+    ];
+    let said_of_login: Vec<&str> =
+        all[1]["checks"].as_array().expect("checks").iter().filter_map(|c| c["check"].as_str()).collect();
+    assert!(said_of_login.contains(&"node programs") && !said_of_login.contains(&"clustermax-drain"));
+    let lines = all.map(|r| r.to_string() + "\n").concat();
+    std::fs::write(at("all.jsonl"), lines).expect("reports");
+    let compare = |file: &Path| run(Command::new(program("clustermax-doctor")).arg("--compare").arg(file));
+    let said = compare(&at("all.jsonl"));
+    assert_eq!(said.code, 1, "{said:?}");
+    for expected in [
+        "PASS hosts: controller: controller1; login: login1; compute: compute1",
+        "FAIL slurm.conf HealthCheckInterval: differs: 60 on controller1,login1; 30 on compute1",
+        "mend: HealthCheckInterval=60    # in slurm.conf of all hosts, then: scontrol reconfigure",
+        "FAIL clustermax-drain: on compute1: /nonexistent/clustermax-drain",
+    ] {
+        assert!(said.out.contains(expected), "{expected}\n{}", said.out);
+    }
+    std::fs::write(at("half.jsonl"), "{\"schema\"").expect("half a report");
+    refused(&compare(&at("half.jsonl")), "half.jsonl, report 1 is not understood");
+    refused(&compare(&at("none.jsonl")), "none.jsonl cannot be read");
+}
