@@ -17,7 +17,7 @@ mod acs;
 mod fabric;
 mod gpu;
 mod health;
-mod monitoring;
+pub(crate) mod monitoring;
 mod node;
 mod platform;
 mod slurm;

@@ -14,6 +14,7 @@ pub mod diff;
 pub mod entries;
 pub mod evidence;
 pub mod explain;
+pub mod import;
 pub mod inject;
 pub mod judge;
 pub mod load;

@@ -34,6 +34,9 @@ enum Command {
         after_help = "Exit code: 0 all files were read, 2 a file cannot be read or is in no known format."
     )]
     Read(read::Args),
+    /// Put the output of cmax, dcgmi, NHC, an exporter, Prometheus or sacct into a results folder as records
+    #[command(after_help = "Exit code: 0 imported, 2 a file cannot be read or breaks its format.")]
+    Import(scoring::import::Args),
     /// Make one node fail on purpose, and time what the cluster does about it; a dry run without --confirm
     #[command(
         after_help = "Exit code: 0 drained (dry run: all preconditions hold), 1 not drained in time or a false alarm (dry run: a \
@@ -80,6 +83,7 @@ fn main() -> ExitCode {
         Command::S3Bench(args) => s3::run(&args),
         Command::Collect(args) => collect::run(&args),
         Command::Read(args) => read::run(&args),
+        Command::Import(args) => scoring::import::run(&args),
         Command::Inject(args) => inject::run(&args),
         Command::Audit(args) => audit::run(&args),
         Command::Score(args) => score::run(&args),

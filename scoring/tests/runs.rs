@@ -356,7 +356,7 @@ fn half_the_evidence_missing_never_looks_like_a_whole() {
         (1, 0.0..0.50, "unavailable", "lower_bound", 1),
         (2, 0.50..0.60, "bronze", "lower_bound", 0),
         (4, 0.65..0.80, "silver", "lower_bound", 0),
-        (16, 0.82..0.98, "gold", "lower_bound", 0),
+        (16, 0.82..0.98, "gold", "criteria-90", 0),
     ] {
         let found = ends(&thinned(step));
         let json = found.3;

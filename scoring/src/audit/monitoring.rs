@@ -122,7 +122,7 @@ const POSSIBLE: [(&str, f64, f64, &str); 13] = [
 ];
 
 /// Samples of a metrics page: name, labels, value.
-fn samples(page: &str) -> impl Iterator<Item = (&str, &str, f64)> {
+pub fn samples(page: &str) -> impl Iterator<Item = (&str, &str, f64)> {
     page.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
         let (series, rest) = match line.rfind('}') {
             Some(end) => line.split_at(end + 1),
@@ -135,7 +135,7 @@ fn samples(page: &str) -> impl Iterator<Item = (&str, &str, f64)> {
 }
 
 /// Values that cannot be, in words.
-fn impossible(page: &str) -> Vec<String> {
+pub fn impossible(page: &str) -> Vec<String> {
     samples(page)
         .filter(|(.., value)| value.is_finite())
         .filter_map(|(name, labels, value)| {
