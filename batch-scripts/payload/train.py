@@ -1,4 +1,4 @@
-"""A few data-parallel training steps of a small Llama on seeded synthetic tokens.
+"""A few data-parallel training steps of a small Llama, dense or with experts, on seeded synthetic tokens.
 
 Every rank has the same shapes, so a rank's compute time between collectives can be compared with the
 others'. Reported: loss a step (it must fall), tokens/s by the slowest rank, each rank's step and forward
@@ -36,6 +36,7 @@ def batch_of(torch, batch, length, step, rank):
 def main():
     p = common.parser(__doc__)
     p.add_argument("--shape", choices=sorted(SHAPES), default="")
+    p.add_argument("--model", choices=["llama", "moe"], default="llama")
     p.add_argument("--steps", type=int, default=20)
     p.add_argument("--warmup", type=int, default=2, help="first steps that are left out of the times")
     args = p.parse_args()
@@ -44,7 +45,7 @@ def main():
     beat = common.Beat(args)
     torch = common.import_torch(args.threads)
     backend, _store = common.join_group(torch, args)
-    from llama import Llama
+    from llama import FLOPS_FORMULA, Llama
 
     dist = torch.distributed
     cuda = args.device == "cuda"
@@ -52,7 +53,10 @@ def main():
     shape = args.shape or ("small" if cuda else "tiny")
     vocabulary, dim, layers, heads, kv_heads, hidden, length, batch = SHAPES[shape]
     torch.manual_seed(1)
-    model = Llama(vocabulary, dim, layers, heads, kv_heads, hidden, length).to(device)
+    # As many parameters a token passes through as in the dense model: two experts of half its width.
+    experts = 8 if args.model == "moe" else 0
+    width = hidden // 2 if experts else hidden
+    model = Llama(vocabulary, dim, layers, heads, kv_heads, width, length, experts).to(device)
     parameters = sum(q.numel() for q in model.parameters())
     ddp = torch.nn.parallel.DistributedDataParallel(
         model, device_ids=[torch.cuda.current_device()] if cuda else None, broadcast_buffers=False
@@ -63,7 +67,10 @@ def main():
     document = common.header(torch, args, backend)
     document.update(
         payload="train",
-        model="llama",
+        model=args.model,
+        experts=experts,
+        flops_per_token=model.flops_per_token(length),
+        flops_formula=FLOPS_FORMULA,
         shape=shape,
         parameters=parameters,
         layers=layers,
@@ -76,7 +83,7 @@ def main():
         parallelism="ddp",
         loss=[],
     )
-    path = args.out / "train.json"
+    path = args.out / ("moe.json" if experts else "train.json")
     watch = common.Stopwatch(torch, args)
     document["slowed"] = watch.slowed
     step_seconds, forward_seconds, forward_cpu_seconds = [], [], []
@@ -84,7 +91,8 @@ def main():
     def forward(x, y):
         with torch.autocast("cuda", dtype=torch.bfloat16) if cuda else contextlib.nullcontext():
             logits = ddp(x)
-            return torch.nn.functional.cross_entropy(logits.float().view(-1, vocabulary), y.reshape(-1))
+            loss = torch.nn.functional.cross_entropy(logits.float().view(-1, vocabulary), y.reshape(-1))
+            return loss, loss + 0.01 * model.balance()
 
     for step in range(args.steps):
         beat.step(f"training step {step}")
@@ -94,9 +102,9 @@ def main():
             torch.cuda.synchronize()
         begin = time.perf_counter()
         # No rank waits for another in the forward pass: what it takes is the rank's own.
-        loss, wall, cpu = watch.time(forward, x, y)
+        (loss, total), wall, cpu = watch.time(forward, x, y)
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        total.backward()
         optimizer.step()
         if cuda:
             torch.cuda.synchronize()

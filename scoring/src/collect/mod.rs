@@ -18,6 +18,7 @@ use crate::{Failure, audit};
 mod burnin;
 mod facts;
 mod fio;
+mod inference;
 mod lifecycle;
 pub mod nccl;
 mod ranks;
@@ -27,13 +28,23 @@ mod torch;
 /// Schema of `stages/STAGE.json`.
 pub const STAGE_SCHEMA: &str = "clustermax-stage/1";
 /// Stages of the suite, in the order it runs them.
-pub const STAGES: [&str; 9] =
-    ["lifecycle", "inventory", "audit", "collectives", "gemm", "train", "storage", "s3", "burnin"];
+pub const STAGES: [&str; 10] = [
+    "lifecycle",
+    "inventory",
+    "audit",
+    "collectives",
+    "gemm",
+    "train",
+    "inference",
+    "storage",
+    "s3",
+    "burnin",
+];
 
 /// `clustermax collect`
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
-    /// Stage whose raw output is read (lifecycle, inventory, audit, collectives, gemm, train, storage, s3, burnin),
+    /// Stage whose raw output is read (lifecycle, inventory, audit, collectives, gemm, train, inference, storage, s3, burnin),
     /// or `init` to make a results folder
     pub stage: String,
     /// Results folder
@@ -337,6 +348,7 @@ pub fn stage(args: &Args) -> Result<String, Failure> {
         "gemm" => torch::gemm(&raw),
         "train" => torch::train(&raw),
         "burnin" => burnin::read(&raw),
+        "inference" => inference::read(&raw),
         "s3" => s3::read(&raw),
         _ => fio::read(&raw),
     };

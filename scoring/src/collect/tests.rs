@@ -231,16 +231,94 @@ fn a_training_run_that_does_not_learn_has_no_speed() {
     };
     let (_dir, records) = collected("train", StageState::Done, &[("train.json", &train(3.0))]);
     assert_eq!(find(&records, "tokens_per_second", &[("model", "llama-tiny")]).value, Some(1000.0));
-    assert_eq!(find(&records, "tokens_per_second_per_rank", &[]).value, Some(500.0));
+    assert_eq!(find(&records, "tokens_per_second_per_rank", &[("model", "llama-tiny")]).value, Some(500.0));
     let median = find(&records, "step_time", &[("node", "n1"), ("stat", "median")]).value.unwrap();
     assert!((median - 300.0).abs() < 1e-9, "{median}");
     assert_eq!(find(&records, "step_time", &[("node", "n1"), ("stat", "p99")]).value, Some(400.0));
     let (_dir, records) = collected("train", StageState::Done, &[("train.json", &train(5.6))]);
-    let record = find(&records, "tokens_per_second", &[]);
+    let record = find(&records, "tokens_per_second", &[("model", "llama-tiny")]);
     assert!(
         record.state == State::Unknown && record.detail.as_ref().unwrap().contains("did not fall"),
         "{record:?}"
     );
+}
+
+#[test]
+fn a_mixture_of_experts_is_told_from_the_dense_model() {
+    let of = |model: &str, speed: f64| {
+        format!(
+            r#"{{"torch":"2.6","device":"cpu","ranks":2,"started":"2026-11-30T20:00:01Z","complete":true,"model":"{model}","shape":"tiny",
+            "dtype":"float32","length":64,"batch_per_rank":4,"warmup":1,"planned_steps":3,"loss":[5.5,4.0,3.0],"nodes":2,
+            "flops_per_token":2e9,"flops_formula":"6N","tokens_per_second":{speed},
+            "per_rank":[{{"rank":0,"node":"n1","step_seconds":[9.0,0.2,0.4]}}]}}"#
+        )
+    };
+    let files = [("train.json", of("llama", 1000.0)), ("moe.json", of("moe", 500.0))];
+    let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (*name, text.as_str())).collect();
+    let (_dir, records) = collected("train", StageState::Done, &files);
+    assert_eq!(find(&records, "tokens_per_second", &[("model", "moe-tiny")]).value, Some(500.0));
+    let flops = find(&records, "training_flops", &[("model", "llama-tiny")]);
+    // 2e9 operations a token, 500 tokens a second and rank.
+    assert_eq!((flops.value, flops.detail.as_deref()), (Some(1.0), Some("6N")));
+    assert_eq!(
+        find(&records, "step_time", &[("stat", "median")]).value,
+        Some(300.00000000000006),
+        "of one model"
+    );
+    let (_dir, records) = collected("train", StageState::Done, &files[..1]);
+    let absent = find(&records, "tokens_per_second", &[("model", "moe")]);
+    assert_eq!(absent.state, State::Unknown, "{absent:?}");
+}
+
+#[test]
+fn inference_is_read_rank_by_rank_and_the_worst_difference_counts() {
+    let rank = |rank: u32, difference: &str| {
+        format!(
+            r#"{{"rank":{rank},"node":"n{}","rows":[
+            {{"case":"prefill","samples":3,"tokens_per_second":900.0,"p50_ms":300.0,"p99_ms":400.0,"batch":1}},
+            {{"case":"tensor_parallel","samples":9,"tokens_per_second":50.0,"p50_ms":20.0,"p99_ms":30.0,"parts":2,"difference":{difference}}}]}}"#,
+            rank + 1
+        )
+    };
+    let head = r#""torch":"2.6","device":"cpu","ranks":2,"started":"2026-11-30T20:00:01Z","complete":true,"model":"llama","shape":"tiny","dtype":"float32""#;
+    let text = format!("{{{head},\"missing\":[],\"per_rank\":[{},{}]}}", rank(0, "1e-7"), rank(1, "0.5"));
+    let (_dir, records) = collected("inference", StageState::Done, &[("inference.json", &text)]);
+    let prefill = [("case", "prefill"), ("node", "n2")];
+    assert_eq!(find(&records, "inference_tokens_per_second", &prefill).value, Some(900.0));
+    let p99 = [("case", "tensor_parallel"), ("node", "n1"), ("stat", "p99")];
+    assert_eq!(find(&records, "inference_latency", &p99).value, Some(30.0));
+    let worst = find(&records, "tensor_parallel_difference", &[]);
+    assert_eq!(worst.value, Some(0.5));
+    assert_eq!(worst.evidence.as_ref().unwrap().pointer.as_deref(), Some("/per_rank/1/rows/1/difference"));
+
+    let one = format!(
+        "{{{head},\"missing\":[{{\"case\":\"tensor_parallel\",\"state\":\"unavailable\",\"detail\":\"1 ranks\"}}],\"per_rank\":[]}}"
+    );
+    let (_dir, records) = collected("inference", StageState::Done, &[("inference.json", &one)]);
+    assert!(records.iter().any(|record| record.state == State::Unavailable), "{records:?}");
+    for text in ["", "{", "{}"] {
+        let (_dir, records) = collected("inference", StageState::Failed, &[("inference.json", text)]);
+        assert!(
+            records.len() == 3 && records.iter().all(|record| record.state == State::Unknown),
+            "{records:?}"
+        );
+    }
+}
+
+#[test]
+fn objects_that_came_back_wrong_are_records_of_their_own() {
+    let text = r#"{"schema":"clustermax-s3/1","node":"n1","endpoint":"https://s3","bucket":"b","started":"2026-11-30T20:00:01Z",
+        "complete":true,"detail":"get of 4096 bytes at https://s3: HTTP 503, SlowDown","rows":[
+        {"op":"put","size":4096,"clients":8,"seconds":2.0,"requests":1000,"errors":0,"wrong":0,"ms":[1,2,3,4,5]},
+        {"op":"get","size":4096,"clients":8,"seconds":2.0,"requests":2000,"errors":3,"wrong":1,"ms":[1,2,3,4,5]}]}"#;
+    let (_dir, records) = collected("s3", StageState::Done, &[("n1.json", text), ("n2.json", text)]);
+    let get = [("op", "get"), ("node", "n1")];
+    assert_eq!(find(&records, "s3_bandwidth", &get).value, Some(4.096));
+    assert_eq!(find(&records, "s3_errors", &get).value, Some(3.0));
+    assert_eq!(find(&records, "s3_wrong_objects", &get).value, Some(1.0));
+    assert_eq!(find(&records, "s3_latency", &[("op", "put"), ("stat", "p99.9")]).value, Some(4.0));
+    let other = find(&records, "s3_bandwidth", &[("node", "n2")]);
+    assert_eq!(other.detail.as_deref(), Some("the file is of node n1"));
 }
 
 #[test]

@@ -11,11 +11,11 @@ use crate::straggler;
 
 /// Facts at the head of each payload document.
 #[derive(Debug, Deserialize)]
-struct Head {
+pub(super) struct Head {
     torch: String,
-    device: String,
+    pub(super) device: String,
     ranks: i64,
-    started: String,
+    pub(super) started: String,
     complete: bool,
     /// A rank was made slower on purpose, to see that it is found.
     #[serde(default)]
@@ -23,7 +23,7 @@ struct Head {
 }
 
 impl Head {
-    fn tool(&self) -> String {
+    pub(super) fn tool(&self) -> String {
         format!("torch.distributed {}", self.torch)
     }
 }
@@ -60,7 +60,7 @@ struct MissingCollective {
 }
 
 /// One spelling for the types of torch and of nccl-tests.
-fn dtype(name: &str) -> &str {
+pub(super) fn dtype(name: &str) -> &str {
     match name {
         "float32" | "float" => "fp32",
         "float64" | "double" => "fp64",
@@ -457,6 +457,10 @@ struct Train {
     planned_steps: usize,
     loss: Vec<f64>,
     #[serde(default)]
+    flops_per_token: f64,
+    #[serde(default)]
+    flops_formula: String,
+    #[serde(default)]
     nodes: i64,
     #[serde(default)]
     tokens_per_second: f64,
@@ -475,18 +479,30 @@ struct TrainRank {
     forward_cpu_seconds: Vec<f64>,
 }
 
-/// Stage `train`.
+/// Stage `train`: the dense model, by which ranks are compared, and the mixture of experts.
 pub fn train(raw: &Raw) -> Vec<Record> {
+    let mut records = training(raw, "train.json", "llama");
+    let experts = training(raw, "moe.json", "moe");
+    // Step times and stragglers are of the dense model: the two have the same ranks and would be mistaken for each other.
+    records.extend(experts.into_iter().filter(|record| record.params.contains_key("model")));
+    records
+}
+
+fn training(raw: &Raw, name: &str, kind: &str) -> Vec<Record> {
     let metrics = [
         ("tokens_per_second", "1/s"),
         ("tokens_per_second_per_rank", "1/s"),
         ("loss_first", ""),
         ("loss_last", ""),
+        ("training_flops", "TFLOP/s"),
     ];
     let nothing = |state: State, why: String| -> Vec<Record> {
-        metrics.iter().map(|(metric, unit)| raw.missing(metric, unit, state, why.clone()).done()).collect()
+        let missing = |(metric, unit): &(&str, &str)| {
+            raw.missing(metric, unit, state, why.clone()).param("model", kind).done()
+        };
+        metrics.iter().map(missing).collect()
     };
-    let Some(file) = raw.file("train.json") else { return nothing(raw.missing_state(), raw.marker.why()) };
+    let Some(file) = raw.file(name) else { return nothing(raw.missing_state(), raw.marker.why()) };
     let document: Train = match file.json() {
         Ok(document) => document,
         Err(why) => return nothing(State::Unknown, why),
@@ -527,6 +543,14 @@ pub fn train(raw: &Raw) -> Vec<Record> {
         };
         records.push(finish(full(draft)));
     }
+    let flops = document.flops_per_token * document.tokens_per_second / document.head.ranks as f64 / 1e12;
+    let draft = if learns {
+        raw.measured("training_flops", "TFLOP/s", flops, file.at("/flops_per_token"))
+            .detail(&document.flops_formula)
+    } else {
+        raw.missing("training_flops", "TFLOP/s", State::Unknown, "the loss did not fall")
+    };
+    records.push(finish(full(draft)));
     for (metric, value, at) in
         [("loss_first", first, 0), ("loss_last", last, document.loss.len().saturating_sub(1))]
     {

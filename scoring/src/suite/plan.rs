@@ -151,11 +151,19 @@ pub static STAGES: &[Stage] = &[
     },
     Stage {
         name: "train",
-        measures: "data-parallel training of a small Llama on seeded tokens",
+        measures: "data-parallel training of a Llama, dense and as a mixture of experts, on seeded tokens",
         needs: "torch",
         limits: [120, 240, 1800, 3600, 3600],
         success: &[("tokens_per_second", "measured"), ("stragglers", "= 0")],
         body: stages::train,
+    },
+    Stage {
+        name: "inference",
+        measures: "prefill, decode and tensor-parallel decode of a Llama, by torch alone",
+        needs: "torch",
+        limits: [60, 300, 600, 900, 900],
+        success: &[("inference_tokens_per_second", "measured for prefill, decode and tensor_parallel")],
+        body: stages::inference,
     },
     Stage {
         name: "storage",

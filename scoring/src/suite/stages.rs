@@ -160,10 +160,19 @@ pub fn gemm(bench: &mut Bench) -> Result<(), Stop> {
     bench.payload("gemm.py", &["--seconds".to_owned(), seconds])
 }
 
-/// Data-parallel training steps of a small Llama.
+/// Data-parallel training steps of a Llama, dense and with experts.
 pub fn train(bench: &mut Bench) -> Result<(), Stop> {
     let steps = bench.sizes().steps.to_string();
-    bench.payload("train.py", &["--steps".to_owned(), steps])
+    for model in ["llama", "moe"] {
+        bench.payload("train.py", &["--model", model, "--steps", &steps].map(str::to_owned))?;
+    }
+    Ok(())
+}
+
+/// Prefill, decode and tensor-parallel decode.
+pub fn inference(bench: &mut Bench) -> Result<(), Stop> {
+    let seconds = bench.sizes().gemm.min(60).to_string();
+    bench.payload("inference.py", &["--seconds".to_owned(), seconds])
 }
 
 /// fio on every node at once.
