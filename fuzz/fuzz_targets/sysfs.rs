@@ -42,6 +42,23 @@ const FILES: &[&str] = &[
     "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor",
     "sys/devices/system/edac/mc/mc0/ce_count",
     "sys/devices/system/edac/mc/mc0/ue_count",
+    "sys/module/amdgpu/version",
+    "sys/bus/pci/devices/0000:05:00.0/vendor",
+    "sys/bus/pci/devices/0000:05:00.0/class",
+    "sys/bus/pci/devices/0000:05:00.0/device",
+    "sys/bus/pci/devices/0000:05:00.0/config",
+    "sys/bus/pci/devices/0000:05:00.0/current_link_width",
+    "sys/bus/pci/devices/0000:05:00.0/current_link_speed",
+    "sys/bus/pci/devices/0000:05:00.0/max_link_width",
+    "sys/bus/pci/devices/0000:05:00.0/ras/umc_err_count",
+    "sys/bus/pci/devices/0000:05:00.0/ras/gfx_err_count",
+    "sys/bus/pci/devices/0000:05:00.0/ras/gpu_vram_bad_pages",
+    "sys/bus/pci/devices/0000:05:00.0/hwmon/hwmon1/temp2_label",
+    "sys/bus/pci/devices/0000:05:00.0/hwmon/hwmon1/temp2_input",
+    "sys/bus/pci/devices/0000:05:00.0/hwmon/hwmon1/temp2_crit",
+    "sys/bus/pci/devices/0000:05:00.0/xgmi_hive_info/xgmi_hive_id",
+    "sys/class/infiniband/mlx5_0/ports/1/hw_counters/np_cnp_sent",
+    "dev/nvme0",
     "proc/7/stat",
     "proc/mdstat",
     "proc/cpuinfo",
@@ -49,7 +66,13 @@ const FILES: &[&str] = &[
     "proc/meminfo",
     "proc/uptime",
     "proc/sys/kernel/random/boot_id",
+    // Binary, so it takes the rest of the input, NUL bytes and all.
+    "sys/bus/pci/devices/0000:05:00.0/gpu_metrics",
 ];
+
+/// A node that should have what the files may show.
+const PROFILE: &str = "[profile]\npcie_speed_gts = 32.0\nnvme_count = 1\n[profile.amd]\ngpu_count = 1\nxgmi = true\nxgmi_links = 7\n\
+    [[profile.ib_port]]\ndevice = \"mlx5_0\"\nport = 1\nrate_gbps = 400.0\n";
 
 thread_local! {
     static TREE: RefCell<Option<(TempDir, State)>> = const { RefCell::new(None) };
@@ -63,7 +86,9 @@ fuzz_target!(|data: &[u8]| {
             let dir = if shm.is_dir() { tempfile::tempdir_in(shm) } else { tempfile::tempdir() };
             (dir.unwrap_or_else(|e| panic!("no temporary folder: {e}")), State::default())
         });
-        let mut pieces = data.split(|b| *b == 0);
+        // What passes before read must not pile up: a crash would not be found again.
+        *state = State::default();
+        let mut pieces = data.splitn(FILES.len(), |b| *b == 0);
         for file in FILES {
             let path = dir.path().join(file);
             let parent = path.parent().unwrap_or(Path::new("/"));
@@ -72,9 +97,11 @@ fuzz_target!(|data: &[u8]| {
             assert!(written.is_ok(), "{}", path.display());
         }
         let facts = source::read_tree(dir.path());
-        state.counters.record(&facts.counters, 1.0);
-        let config = Config::default();
-        let found = check::run(&facts, &config, state, Mode::Periodic, 1.0);
+        let before = facts.counters.iter().map(|(name, n)| (name.clone(), n / 2)).collect();
+        state.counters.record(&before, 0.5);
+        state.counters.record(&facts.counters, 700.0);
+        let Ok(config) = Config::parse(PROFILE, Path::new("x")) else { panic!("the profile is valid") };
+        let found = check::run(&facts, &config, state, Mode::Periodic, 700.0);
         for f in &found.findings {
             let reason = f.reason();
             assert!(reason.len() <= REASON_MAX && reason.is_ascii() && !reason.contains('\n'), "{reason}");

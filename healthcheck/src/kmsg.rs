@@ -857,7 +857,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cursor_of_this_boot_passes_over_known_records_and_counts_the_gap() {
+    fn pitfall_12_a_cursor_of_this_boot_passes_over_known_records_and_counts_the_gap() {
         let reads = || (100..105).map(record).collect();
         let (seen, batch) = drain(&mut Fake::ring(reads()), Some(&at("b1", 102)));
         assert_eq!((seen, batch.lost, batch.restarted), (vec![103, 104], 0, false));
@@ -868,7 +868,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cursor_of_another_boot_replays_everything() {
+    fn pitfall_6_a_cursor_of_another_boot_replays_everything() {
         let (seen, batch) = drain(&mut Fake::ring((0..3).map(record).collect()), Some(&at("b0", 4_000)));
         assert_eq!((seen, batch.lost, batch.restarted), (vec![0, 1, 2], 0, true));
         assert_eq!(batch.cursor, at("b1", 2));
@@ -882,7 +882,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overrun_goes_on_and_the_lost_records_are_counted_exactly() {
+    fn pitfall_43_an_overrun_goes_on_and_the_lost_records_are_counted_exactly() {
         let mut reads =
             vec![record(1), record(2), Err(libc::EPIPE), record(95), Err(libc::EINTR), record(96)];
         reads.extend([Err(libc::EPIPE), Err(libc::EPIPE), record(200)]);

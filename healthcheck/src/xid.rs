@@ -1083,7 +1083,7 @@ mod tests {
     }
 
     #[test]
-    fn nvlink5_words_decide() {
+    fn pitfall_9_nvlink5_words_decide() {
         let line = |text: &str| format!("NVRM: Xid (PCI:0018:01:00): {text}");
         for text in [
             "145, RLW_CTRL Nonfatal XC0 i0 Link 00 (0x00000003 0x80000000 0x00000000 0x00000000)",
@@ -1222,7 +1222,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_without_a_number_are_read() {
+    fn pitfall_5_texts_without_a_number_are_read() {
         for (line, text, pci) in [
             ("NVRM: GPU 0000:86:00.0: GPU has fallen off the bus.", Text::OffBus, Some("0000:86:00")),
             ("NVRM: GPU at 0000:86:00.0 has fallen off the bus.", Text::OffBus, Some("0000:86:00")),
@@ -1330,7 +1330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_folds_to_its_distinct_events() {
+    fn pitfall_8_a_flood_folds_to_its_distinct_events() {
         let mut fold = Fold::default();
         for n in 0..100_000_u64 {
             let device = n % 8;

@@ -365,7 +365,7 @@ fn temperature() {
 }
 
 #[test]
-fn a_hanging_driver_is_a_warning_first_and_a_fault_the_second_time() {
+fn pitfall_1_a_hanging_driver_is_a_warning_first_and_a_fault_the_second_time() {
     let mut facts = healthy();
     facts.nvml = Reading::Hung("no answer in time".into());
     let first = look(&facts);
@@ -385,7 +385,7 @@ fn a_hanging_driver_is_a_warning_first_and_a_fault_the_second_time() {
 }
 
 #[test]
-fn only_conclusive_lines_drain() {
+fn pitfall_10_only_conclusive_lines_drain() {
     let line = |code: &str| format!("3,10,1,-;NVRM: Xid (PCI:3a1c:19:00): {code}, pid=1, name=a, text");
     for (code, status, drains, token) in [
         ("79", Status::Fail, true, "xid79"),
@@ -608,7 +608,7 @@ fn switched_off_and_observed_checks() {
 }
 
 #[test]
-fn dcgm_only_warns() {
+fn pitfall_4_dcgm_only_warns() {
     let incident = DcgmIncident {
         entity: "GPU 1".into(),
         system: "NVLINK system".into(),

@@ -615,7 +615,7 @@ fn an_old_verdict_is_told() {
 }
 
 #[test]
-fn a_verdict_is_old_after_twice_the_interval() {
+fn pitfall_32_a_verdict_is_old_after_twice_the_interval() {
     let look = |age: f64, interval: f64| {
         let change =
             |f: &mut Facts| (f.node.verdict_age, f.node.verdict_interval) = (Some(age), Some(interval));
@@ -700,7 +700,7 @@ fn tests_of_dcgm_fail_by_its_own_severity_and_never_excuse() {
 }
 
 #[test]
-fn active_checks_are_explained_and_never_run() {
+fn pitfall_34_active_checks_are_explained_and_never_run() {
     let active: Vec<&str> = CATALOGUE.iter().filter(|c| c.active()).map(|c| c.id).collect();
     assert_eq!(active, ["act.nvbandwidth", "act.nccl_local", "act.ib_pair", "act.burn"]);
     for mode in [Mode::Prolog, Mode::Epilog, Mode::Periodic, Mode::Deep, Mode::Audit] {

@@ -273,7 +273,7 @@ fn twenty_nine_faults_are_found_among_a_hundred_thousand_lines() {
 }
 
 #[test]
-fn a_storm_of_channel_removals_drains_nothing_and_names_its_cause() {
+fn pitfall_7_a_storm_of_channel_removals_drains_nothing_and_names_its_cause() {
     let mut storm = Vec::new();
     for device in 0..8 {
         for channel in 0..84 {

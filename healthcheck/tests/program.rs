@@ -64,7 +64,7 @@ fn of<'a>(verdict: &'a Value, check: &str) -> Vec<(&'a str, &'a str)> {
 }
 
 #[test]
-fn dcgmi_is_asked_for_its_watches_in_periodic_passes_and_for_its_tests_in_deep_ones() {
+fn pitfall_46_dcgmi_is_asked_for_its_watches_in_periodic_passes_and_for_its_tests_in_deep_ones() {
     let dir = tempfile::tempdir().unwrap();
     node(dir.path(), "");
     fake_dcgmi(dir.path(), "health-failure.json", "diag-4.json");
@@ -101,7 +101,7 @@ fn dcgmi_is_asked_for_its_watches_in_periodic_passes_and_for_its_tests_in_deep_o
 }
 
 #[test]
-fn a_dcgmi_that_hangs_is_ended_at_its_deadline_and_is_unknown() {
+fn pitfall_27_a_dcgmi_that_hangs_is_ended_at_its_deadline_and_is_unknown() {
     let dir = tempfile::tempdir().unwrap();
     node(dir.path(), "[deadlines]\nsource = 300\n");
     let path = dir.path().join("dcgmi");

@@ -32,7 +32,7 @@ pub const ROWS: &[CheckInfo] = &[
         id: "roce.counters",
         tokens: &["roce"],
         reads: "hw_counters/{local_ack_timeout_err, rnr_nak_retry_err, roce_slow_restart, out_of_sequence, np_cnp_sent, rp_cnp_handled} of the profile's ports over time",
-        rule: "warn: above 1 acknowledgement time-out, 10 slow restarts, 100 packets out of sequence or 100,000 congestion notifications per second, any receiver-not-ready failure within an hour; never fails",
+        rule: "warn: above 1 acknowledgement time-out, 10 slow restarts, 100 packets out of sequence or 100,000 congestion notifications per second, any receiver-not-ready retry error within an hour; never fails",
         source: "NVSentinel; the last two bounds are this project's",
         reads_needed: 1,
         modes: SLOW,

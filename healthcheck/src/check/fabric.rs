@@ -252,6 +252,10 @@ fn modules(c: &Context<'_>, sink: &mut Sink<'_>) {
     if !sink.on("ib.modules") {
         return;
     }
+    let read = |name: &str| c.facts.node.modules.contains_key(name);
+    if !c.profile.modules.iter().flat_map(|w| w.split('|')).all(read) {
+        return sink.unknown("ib.modules", "modules", None, "the folder of modules in sysfs is not there");
+    }
     let loaded = |name: &str| c.facts.node.modules.get(name).copied().unwrap_or(false);
     for want in c.profile.modules.iter().filter(|w| !w.split('|').any(loaded)) {
         let mut f = sink.finding("ib.modules", "modules", Status::Fail, None);

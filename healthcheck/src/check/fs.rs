@@ -19,10 +19,10 @@ pub fn run(c: &Context<'_>, sink: &mut Sink<'_>) {
 fn mounts(c: &Context<'_>, sink: &mut Sink<'_>) {
     let expected = &c.profile.mount;
     let Some(mounts) = c.facts.mounts.value() else {
-        if let (Some(why), false) = (why_missing(&c.facts.mounts), expected.is_empty()) {
-            sink.unknown("fs.mount", "mount", None, why);
-        }
-        return;
+        return match why_missing(&c.facts.mounts) {
+            Some(why) if !expected.is_empty() => sink.unknown("fs.mount", "mount", None, why),
+            _ => sink.done("fs.mount", Status::Unsupported, "no mount table, or no mount in the profile"),
+        };
     };
     for profile in expected {
         let point = profile.path.display().to_string();

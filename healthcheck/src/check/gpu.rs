@@ -17,10 +17,27 @@ const WIDTH_GONE: u32 = 63;
 /// Degrees below the slowdown threshold at which a GPU is warned about.
 const TEMPERATURE_MARGIN: u32 = 3;
 
+/// Checks of state that every pass makes of every GPU that answers.
+const STATES: [&str; 7] = [
+    "gpu.recovery_action",
+    "gpu.remap_failure",
+    "gpu.remap_pending",
+    "gpu.ecc_sram_ue",
+    "gpu.ecc_dram_ue",
+    "gpu.nvlink_state",
+    "gpu.temp",
+];
+
 pub fn run(c: &Context<'_>, sink: &mut Sink<'_>) {
     count(c, sink);
     bus(c, sink);
     driver_hang(c, sink);
+    if let Some(why) = why_missing(&c.facts.nvml) {
+        // gpu.count and gpu.driver_hang say it as findings; here it only must not look like a pass.
+        for check in STATES.into_iter().filter(|check| sink.on(check)).collect::<Vec<_>>() {
+            sink.done(check, Status::Unknown, why);
+        }
+    }
     if let Some(nvml) = c.facts.nvml.value() {
         for gpu in nvml.gpus.iter().filter(|g| !g.lost) {
             let device = device(c, gpu);
@@ -31,15 +48,7 @@ pub fn run(c: &Context<'_>, sink: &mut Sink<'_>) {
             temperature(sink, gpu, &device);
         }
         let seen = nvml.gpus.len();
-        for check in [
-            "gpu.recovery_action",
-            "gpu.remap_failure",
-            "gpu.remap_pending",
-            "gpu.ecc_sram_ue",
-            "gpu.ecc_dram_ue",
-            "gpu.nvlink_state",
-            "gpu.temp",
-        ] {
+        for check in STATES {
             if sink.on(check) {
                 let status = if seen == 0 { Status::Unsupported } else { Status::Pass };
                 sink.done(check, status, format!("{seen} GPUs"));
@@ -388,6 +397,9 @@ fn remap(c: &Context<'_>, sink: &mut Sink<'_>, gpu: &NvmlGpu, device: &Device) {
             _ => {}
         }
     }
+    if let (Some(why), true) = (why_missing(&gpu.remap_pending), sink.on("gpu.remap_pending")) {
+        sink.unknown("gpu.remap_pending", "remappend", Some(device.clone()), why);
+    }
     if sink.on("gpu.remap_pending") && gpu.remap_pending.value() == Some(&true) {
         let busy = busy(c, device);
         let status = if busy { Status::Warn } else { Status::Fail };
@@ -499,7 +511,11 @@ fn width(c: &Context<'_>, sink: &mut Sink<'_>) {
     if !sink.on("gpu.pcie_width") {
         return;
     }
-    let Some(PciFacts { gpus, .. }) = c.facts.pci.value() else { return };
+    let Some(PciFacts { gpus, .. }) = c.facts.pci.value() else {
+        // gpu.bus says why as a finding.
+        let status = if why_missing(&c.facts.pci).is_some() { Status::Unknown } else { Status::Unsupported };
+        return sink.done("gpu.pcie_width", status, why_missing(&c.facts.pci).unwrap_or("no PCI bus"));
+    };
     // A device that is gone is gpu.bus's finding.
     for gpu in gpus.iter().filter(|g| !gone(g)) {
         let (Some(width), Some(expected)) =

@@ -22,13 +22,21 @@ const SHORT_COUNTERS: [(&str, u64); 7] = [
 /// Physical state LinkUp.
 const LINK_UP: u32 = 5;
 
+const CHECKS: [&str; 5] = ["ib.count", "ib.state", "ib.rate", "ib.flap", "ib.saturated"];
+
 pub fn run(c: &Context<'_>, sink: &mut Sink<'_>) {
+    let none = BTreeMap::new();
     let ports = match &c.facts.ib {
         Reading::Value(ports) => ports,
-        Reading::Unsupported => return,
+        Reading::Unsupported => &none,
         Reading::Unknown(why) | Reading::Hung(why) => {
-            if sink.on("ib.state") && !c.profile.ib_port.is_empty() {
+            let expected = !c.profile.ib_port.is_empty();
+            if sink.on("ib.state") && expected {
                 sink.unknown("ib.state", "ibstate", None, why);
+            }
+            let status = if expected { Status::Unknown } else { Status::Unsupported };
+            for check in CHECKS.into_iter().filter(|check| sink.on(check)).collect::<Vec<_>>() {
+                sink.done(check, status, why.as_str());
             }
             return;
         }
@@ -50,7 +58,7 @@ pub fn run(c: &Context<'_>, sink: &mut Sink<'_>) {
     }
     let status = if expected.is_empty() { Status::Unsupported } else { Status::Pass };
     let detail = format!("{} ports, {} in the profile", ports.len(), expected.len());
-    for check in ["ib.count", "ib.state", "ib.rate", "ib.flap", "ib.saturated"] {
+    for check in CHECKS {
         if sink.on(check) {
             sink.done(check, status, detail.clone());
         }

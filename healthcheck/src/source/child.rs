@@ -415,7 +415,18 @@ mod tests {
     }
 
     #[test]
-    fn a_late_child_ends_alone_and_keeps_what_it_said() {
+    fn pitfall_2_a_late_child_hears_sigterm_and_has_time_before_sigkill() {
+        let dir = tempfile::tempdir().unwrap();
+        let said = dir.path().join("said");
+        // Ends well when it is asked to.
+        let script = format!("trap 'echo term > {}; exit 0' TERM; while :; do sleep 0.01; done", said.display());
+        let out = finish(vec![start("nvml", &mut sh(&script), Duration::from_millis(300), None)]);
+        assert!(matches!(out[0].1.ended, Ended::Deadline(_)), "{:?}", out[0].1.ended);
+        assert_eq!(std::fs::read_to_string(&said).unwrap(), "term\n");
+    }
+
+    #[test]
+    fn pitfall_3_a_late_child_ends_alone_and_keeps_what_it_said() {
         let out = finish(vec![
             start(
                 "late",

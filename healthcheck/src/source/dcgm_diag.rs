@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_is_unknown() {
+    fn pitfall_45_what_is_no_answer_is_unknown() {
         for text in [
             "",
             "Error: unable to establish a connection to the specified host: localhost\n",

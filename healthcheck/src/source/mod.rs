@@ -262,17 +262,34 @@ pub fn read_with(
     facts
 }
 
+/// What `dcgmi health -j` and `dcgmi diag -j` say, from their text: for the fuzz targets.
+#[doc(hidden)]
+#[must_use]
+pub fn read_dcgm(health: &str, diag: &str) -> Facts {
+    Facts {
+        dcgm: Some(dcgmi::parse(health).map_or_else(Reading::Unknown, Reading::Value)),
+        dcgm_diag: Some(dcgm_diag::parse(diag)),
+        ..Facts::default()
+    }
+}
+
 /// What the trees `sys` and `proc` below a folder show, read in this process: for the fuzz targets.
 #[doc(hidden)]
 #[must_use]
 pub fn read_tree(root: &Path) -> Facts {
     let (sysfs, procfs) = (root.join("sys"), root.join("proc"));
-    let (host, disks) = (host::read(&sysfs, &procfs), disks::read(&sysfs, &procfs));
+    let (host, mut disks) = (host::read(&sysfs, &procfs), disks::read(&sysfs, &procfs));
+    if let Reading::Value(nvme) = &mut disks.nvme {
+        for (name, page) in smart::read(&root.join("dev"), &sysfs) {
+            nvme.entry(name).or_default().smart = page;
+        }
+    }
     let mut facts = Facts {
         boot_id: boot_id(&procfs),
         uptime: uptime(&procfs),
         pci: pci::read(&sysfs),
         ib: infiniband::read(&sysfs, true),
+        amd: amdgpu::read(&sysfs),
         node: NodeFacts {
             net: network::read(&sysfs),
             functions: functions::read(&sysfs),

@@ -117,6 +117,8 @@ pub fn facts(config: &Config, started: &Started, outcomes: &[Outcome]) -> NodeFa
     }
     let module = config.paths.sysfs.join("module");
     let asked = config.profile.modules.iter().flat_map(|m| m.split('|'));
+    // Without the folder nothing is known of any module.
+    let asked = asked.filter(|_| module.is_dir());
     facts.modules = asked.map(|m| (m.to_string(), module_loaded(&module, &config.paths.procfs, m))).collect();
     facts.mapped = mapped(&config.paths.sysfs.join("block"));
     let verdict = std::fs::metadata(config.paths.run_dir.join("verdict.json"));

@@ -80,3 +80,52 @@ pub fn device_nodes(dev: &Path) -> Reading<Vec<u32>> {
         Err(e) => Reading::Unknown(format!("{} cannot be read: {e}", dev.display())),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tree_of_gpus_and_switches() {
+        let root = tempfile::tempdir().unwrap();
+        let device = |address: &str, vendor: &str, class: &str, config: u8| {
+            let dir = root.path().join("bus/pci/devices").join(address);
+            std::fs::create_dir_all(&dir).unwrap();
+            for (file, text) in
+                [("vendor", vendor), ("class", class), ("current_link_width", "8"), ("max_link_width", "16")]
+            {
+                std::fs::write(dir.join(file), format!("{text}\n")).unwrap();
+            }
+            std::fs::write(dir.join("config"), [config; 64]).unwrap();
+        };
+        device("0000:5D:00.0", "0x10de", "0x030200", 0xff);
+        device("0000:3a:00.0", "0x10de", "0x030200", 0x10);
+        device("0000:80:00.0", "0x10de", "0x068000", 0x10);
+        // Its audio function, and a GPU of another maker.
+        device("0000:3a:00.1", "0x10de", "0x040300", 0x10);
+        device("0000:05:00.0", "0x1002", "0x030200", 0x10);
+        let Reading::Value(facts) = read(root.path()) else { panic!("not read") };
+        assert_eq!(facts.switches, ["0000:80:00.0"]);
+        let gone = |all_ones, pci: &str| PciGpu {
+            pci: pci.into(),
+            config_all_ones: Reading::Value(all_ones),
+            width: Reading::Value(8),
+            max_width: Reading::Value(16),
+        };
+        assert_eq!(facts.gpus, [gone(false, "0000:3a:00.0"), gone(true, "0000:5d:00.0")]);
+        std::fs::write(root.path().join("bus/pci/devices/0000:3a:00.0/config"), [0u8; 9]).unwrap();
+        let Reading::Value(facts) = read(root.path()) else { panic!("not read") };
+        assert!(matches!(facts.gpus[0].config_all_ones, Reading::Unknown(_)), "cut short");
+        assert_eq!(read(&root.path().join("none")), Reading::Value(PciFacts::default()));
+    }
+
+    #[test]
+    fn device_nodes_are_those_with_a_number() {
+        let dev = tempfile::tempdir().unwrap();
+        for name in ["nvidia1", "nvidia0", "nvidiactl", "nvidia-uvm", "null"] {
+            std::fs::write(dev.path().join(name), "").unwrap();
+        }
+        assert_eq!(device_nodes(dev.path()), Reading::Value(vec![0, 1]));
+        assert!(matches!(device_nodes(&dev.path().join("none")), Reading::Unknown(_)));
+    }
+}
