@@ -61,6 +61,8 @@ fn details() -> GpuDetails {
         clock_events: Reading::Value(0x1),
         thermal_ns: Reading::Value(0),
         brake_ns: Reading::Value(0),
+        sw_thermal_ns: Reading::Value(0),
+        power_cap_ns: Reading::Value(0),
         power_mw: Reading::Value(70_000),
         power_limit_mw: Reading::Value(700_000),
         default_power_limit_mw: Reading::Value(700_000),

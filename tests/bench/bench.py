@@ -76,14 +76,14 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster(programs: Path, *options: str) -> Iterator[Cluster]:
-    """A cluster that is up, and gone afterwards."""
+def cluster(programs: Path, *options: str, parent: str | None = None) -> Iterator[Cluster]:
+    """A cluster that is up, and gone afterwards; its folder is made in `parent`."""
     programs = programs.resolve()
     if not (programs / "clustermax-sim").exists():
         raise SystemExit(
             f"{programs}/clustermax-sim is not built: run `cargo build --release --workspace` first"
         )
-    with tempfile.TemporaryDirectory(prefix="clustermax-bench.") as folder:
+    with tempfile.TemporaryDirectory(prefix="clustermax-bench.", dir=parent) as folder:
         Path(folder).chmod(0o755)
         c = Cluster(Path(folder) / "c", programs)
         try:

@@ -2,7 +2,10 @@
 """What the prolog costs a job: with a fresh verdict from `watch`, without it, and /bin/true, in turn.
 
 Usage (as root, after `cargo build --release --workspace`):
-    tests/bench/prolog_cost.py [--runs 1000] [--programs target/release]
+    tests/bench/prolog_cost.py [--runs 1000] [--programs target/release] [--folder /dev/shm]
+
+The cluster lies in a tmpfs, as /run/clustermax does on a node: in a folder on a disk the file of a job that starts waits now and
+then for the journal. Run it on a quiet machine: `watch` reads the kernel log that all clusters of a machine share.
 """
 
 import argparse
@@ -19,9 +22,10 @@ def main() -> None:
     )
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--programs", type=Path, default=bench.PROGRAMS)
+    parser.add_argument("--folder", default="/dev/shm")
     args = parser.parse_args()
     options = ["--nodes", "2", "--enforcement", "enforce", "--health-interval", "3600", "--watch"]
-    with bench.cluster(args.programs, *options) as c:
+    with bench.cluster(args.programs, *options, parent=args.folder) as c:
         bench.await_verdict(c, "n1")
         bench.await_verdict(c, "n2")
         c.sim("stop", "watch-n2")

@@ -38,6 +38,10 @@ pub struct GpuDetails {
     pub thermal_ns: Reading<u64>,
     /// Nanoseconds of external power brake since driver load.
     pub brake_ns: Reading<u64>,
+    /// Nanoseconds of the driver's own thermal slowdown since driver load.
+    pub sw_thermal_ns: Reading<u64>,
+    /// Nanoseconds at the power limit since driver load: usual for a GPU that works hard.
+    pub power_cap_ns: Reading<u64>,
     /// Power drawn now, milliwatts.
     pub power_mw: Reading<u32>,
     /// Power limit in force, milliwatts.
@@ -70,6 +74,8 @@ impl GpuDetails {
         add("pcie_replays", self.pcie_replays.value());
         add("thermal_ns", self.thermal_ns.value());
         add("brake_ns", self.brake_ns.value());
+        add("sw_thermal_ns", self.sw_thermal_ns.value());
+        add("power_cap_ns", self.power_cap_ns.value());
         add("nvlink_recovery", self.nvlink_errors.value().map(|e| &e.recovery));
         add("nvlink_crc", self.nvlink_errors.value().map(|e| &e.crc));
         add("nvlink_replay", self.nvlink_errors.value().map(|e| &e.replay));

@@ -124,7 +124,9 @@ fn counted(gpu: &GpuDelta) -> Option<String> {
     if nvlink > 0 {
         parts.push(many(nvlink, "NVLink error", "NVLink errors"));
     }
-    parts.extend(gpu.throttled.iter().map(|(reason, s)| format!("slowed down {s:.1} s by {reason}")));
+    // A GPU that works hard is at its power limit.
+    let slowed = gpu.throttled.iter().filter(|(reason, _)| *reason != "power_cap");
+    parts.extend(slowed.map(|(reason, s)| format!("slowed down {s:.1} s by {reason}")));
     if gpu.reset {
         parts.push("its counters began anew meanwhile".into());
     }
@@ -259,6 +261,16 @@ mod tests {
             assert_eq!(job.blame, Some(blame), "{job:?}");
             assert!(job.sentence.as_ref().unwrap().contains(sentence), "{:?} / {sentence}", job.sentence);
         }
+    }
+
+    #[test]
+    fn a_gpu_at_its_power_limit_is_no_news_to_its_user() {
+        let throttled = [("power_cap".to_string(), 3600.0), ("hw_thermal".to_string(), 2.5)].into();
+        let gpu = GpuDelta { index: 3, throttled, ..GpuDelta::default() };
+        let mut job = Job { delta: Some(Delta { gpus: vec![gpu], ..Delta::default() }), ..Job::default() };
+        job.judge();
+        let said = job.sentence.unwrap();
+        assert!(said.ends_with("; GPU 3: slowed down 2.5 s by hw_thermal."), "{said}");
     }
 
     #[test]

@@ -13,6 +13,8 @@ use crate::facts::{C2c, GpuDetails, GpuProcess, GpuSurvey, Mode, NvlinkErrors, R
 
 /// Field ids of nvml.h, in the numbering up to driver 580.65.
 mod id {
+    /// Also called `CLOCKS_EVENT_REASON_SW_POWER_CAP`; nanoseconds.
+    pub const SW_POWER_CAP: u32 = 74;
     pub const REMAPPED_UNC: u32 = 143;
     pub const NVLINK_REPLAY: u32 = 161;
     pub const NVLINK_RECOVERY: u32 = 162;
@@ -25,6 +27,7 @@ mod id {
     pub const NVLINK5_EFFECTIVE_BER: u32 = 220;
     pub const C2C_ERROR_INTR: u32 = 231;
     pub const C2C_ERROR_REPLAY: u32 = 232;
+    pub const SW_THERM_SLOWDOWN: u32 = 251;
     pub const HW_THERM_SLOWDOWN: u32 = 252;
     pub const HW_POWER_BRAKE: u32 = 253;
 }
@@ -35,7 +38,9 @@ const WEEK: u64 = 7 * 24 * 3600;
 pub fn details(device: &Device<'_>, driver: &str, links: &[u32], lost: &mut bool) -> GpuDetails {
     let thermal = raw::clock_time_field(driver, id::HW_THERM_SLOWDOWN);
     let brake = raw::clock_time_field(driver, id::HW_POWER_BRAKE);
-    let mut wanted = vec![(thermal, 0), (brake, 0), (id::C2C_COUNT, 0)];
+    let sw_thermal = raw::clock_time_field(driver, id::SW_THERM_SLOWDOWN);
+    let mut wanted =
+        vec![(thermal, 0), (brake, 0), (sw_thermal, 0), (id::SW_POWER_CAP, 0), (id::C2C_COUNT, 0)];
     for &link in links {
         wanted.extend(
             [
@@ -53,6 +58,8 @@ pub fn details(device: &Device<'_>, driver: &str, links: &[u32], lost: &mut bool
     let c2c_count = fields.take(id::C2C_COUNT, 0, lost);
     let thermal_ns = fields.take(thermal, 0, lost);
     let brake_ns = fields.take(brake, 0, lost);
+    let sw_thermal_ns = fields.take(sw_thermal, 0, lost);
+    let power_cap_ns = fields.take(id::SW_POWER_CAP, 0, lost);
     GpuDetails {
         architecture: map(take(device.architecture(), lost), |a| a.as_c()),
         sram_threshold_exceeded: take(raw::sram_threshold_exceeded(device), lost),
@@ -68,6 +75,8 @@ pub fn details(device: &Device<'_>, driver: &str, links: &[u32], lost: &mut bool
         clock_events: map(take(device.current_throttle_reasons(), lost), |r| r.bits()),
         thermal_ns,
         brake_ns,
+        sw_thermal_ns,
+        power_cap_ns,
         power_mw: take(device.power_usage(), lost),
         power_limit_mw: take(device.power_management_limit(), lost),
         default_power_limit_mw: take(device.power_management_limit_default(), lost),
