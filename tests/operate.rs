@@ -74,6 +74,9 @@ fn idle_checks(c: &Cluster) -> PathBuf {
     c.wait(60, "slurmctld knows the partition", || {
         run(&mut c.command(&["sinfo", "-h", "-p", "idle-check", "-o", "%D %T"])).out.trim() == "2 idle"
     });
+    // Another release's system does not see the project.
+    let copied = run(Command::new("cp").arg("-r").arg(project().join("batch-scripts")).arg(c.scratch()));
+    assert_eq!(copied.code, 0, "{}", copied.err);
     let settings = c.scratch().join("idle-check.conf");
     let text = format!(
         "PARTITION=idle-check\nLIGHT_EVERY=30\nBUDGET=1000\nBURN_SECONDS=3\nCONFIG={}\nRUN_DIR={}\nLOG={}\nPROGRAMS={}\nPAYLOAD={}\n",
@@ -81,14 +84,14 @@ fn idle_checks(c: &Cluster) -> PathBuf {
         c.node_dir("n1").join("run").display(),
         c.scratch().join("idle-check.log").display(),
         harness::programs().display(),
-        project().join("batch-scripts/payload").display(),
+        c.scratch().join("batch-scripts/payload").display(),
     );
     fs::write(&settings, text).expect("settings");
     settings
 }
 
 fn submit(c: &Cluster, settings: &Path, kind: &[&str]) -> Said {
-    let script = project().join("batch-scripts/clustermax-idle-check");
+    let script = c.scratch().join("batch-scripts/clustermax-idle-check");
     let mut command = c.command(&["/usr/bin/env", "SLURMD_NODENAME=n1"]);
     run(command.arg(script).arg("--conf").arg(settings).arg("submit").args(kind))
 }
@@ -122,7 +125,7 @@ fn an_idle_node_is_checked_by_preemptible_jobs() {
     c.wait(20, "job runs", || c.slurm(&["squeue", "-h", "-t", "R"]).contains("sleep"));
     let said = submit(&c, &settings, &["light"]);
     assert!(said.code == 0 && said.out.starts_with("nothing submitted: n1 is "), "{said:?}");
-    c.slurm(&["scancel", "-u", harness::USER]);
+    c.slurm(&["scancel", "-w", "n1"]);
     let _ = job.wait();
     c.wait(30, "no job", || no_jobs() && c.node("n1").state == "IDLE");
     let text = fs::read_to_string(&settings).expect("settings");
