@@ -92,7 +92,9 @@ fn cuda_is_tried_on_every_gpu_where_it_is_installed() {
     let cluster = Cluster::up(&["--nodes", "1", "--gpus", "2", "--health-interval", "3600"]);
     let facts = run(&mut cluster.on_node("n1", "clustermax-healthcheck", &["facts"]));
     let facts: Value = serde_json::from_str(&facts.out).unwrap();
-    assert_eq!(facts["gpu_node"]["usable"], "unsupported", "no libcuda");
+    let deep = pass(&cluster, "deep");
+    let usable = deep["checks"].as_array().unwrap().iter().find(|c| c["check"] == "gpu.usable").unwrap();
+    assert_eq!(usable["status"], "unsupported", "no libcuda");
     // CUDA writes hexadecimal digits in capitals, as NVML does.
     let pci: Vec<String> = facts["nvml"]["value"]["gpus"]
         .as_array()

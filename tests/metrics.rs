@@ -71,6 +71,17 @@ fn metrics_pass_promtool_and_come_back_from_node_exporter() {
     assert_eq!(value(&healthy, "clustermax_verdict_status{status=\"pass\"}"), Some(1.0));
     assert_eq!(value(&healthy, "clustermax_drains_total{outcome=\"written\"}"), Some(0.0));
 
+    // Two jobs, each with labels that the other lacks.
+    for (job, gpus, tags) in
+        [("7", "0,1", r#"{"project":"llm"}"#), ("8", "2", r#"{"run":"a \"b\" \\ c","team":"x"}"#)]
+    {
+        assert_eq!(run(&mut c.hook("n1", "clustermax-prolog", job, gpus)).code, 0);
+        let file = c.node_dir("n1").join(format!("run/jobs/{job}.json"));
+        let text = std::fs::read_to_string(&file).expect("the job's file");
+        let mut json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        json["tags"] = serde_json::from_str(tags).expect("JSON");
+        std::fs::write(&file, json.to_string()).expect("the job's file");
+    }
     c.sim_ok(&["inject", "xid79", "--node", "n1", "--gpu", "3"]);
     assert_eq!(pass().code, 1);
     c.wait_drained("n1", 10);
@@ -89,6 +100,7 @@ fn metrics_pass_promtool_and_come_back_from_node_exporter() {
     ] {
         assert_eq!(value(&ours, name), Some(want), "{name}\n{text}");
     }
+    assert_eq!(ours.iter().filter(|(name, _)| name.starts_with("clustermax_job_info{")).count(), 2, "{text}");
     assert!(value(&ours, "clustermax_passes_total{mode=\"periodic\"}").expect("passes") >= 2.0);
 
     let mut promtool = Command::new("promtool")
@@ -114,7 +126,9 @@ fn metrics_pass_promtool_and_come_back_from_node_exporter() {
         // node_exporter sorts labels by name.
         let labels = |n: &str| {
             let (name, rest) = n.trim_end_matches('}').split_once('{').unwrap_or((n, ""));
-            let mut labels: Vec<String> = rest.split(',').map(str::to_string).collect();
+            // It also gives every series of a name the same labels, empty where there were none.
+            let mut labels: Vec<String> =
+                rest.split(',').filter(|l| !l.ends_with("=\"\"")).map(str::to_string).collect();
             labels.sort();
             (name.to_string(), labels)
         };
