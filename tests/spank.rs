@@ -37,14 +37,16 @@ fn batch(c: &Cluster, name: &str, args: &[&str]) -> (String, String, Said) {
     (id, std::fs::read_to_string(&out).unwrap_or_default(), said)
 }
 
+/// A value of `scontrol show job`.
+fn field(c: &Cluster, job: &str, key: &str) -> String {
+    let text = c.slurm(&["scontrol", "-o", "show", "job", job]);
+    let value = text.split(&format!(" {key}=")).nth(1).unwrap_or_default();
+    value.split_whitespace().next().unwrap_or_default().to_owned()
+}
+
 /// `FAILED 1:0`: state and exit code of a job that ended.
 fn end_of(c: &Cluster, job: &str) -> String {
-    let text = c.slurm(&["scontrol", "-o", "show", "job", job]);
-    let after = |key: &str| {
-        let value = text.split(&format!(" {key}=")).nth(1).unwrap_or_default();
-        value.split_whitespace().next().unwrap_or_default().to_owned()
-    };
-    format!("{} {}", after("JobState"), after("ExitCode"))
+    format!("{} {}", field(c, job, "JobState"), field(c, job, "ExitCode"))
 }
 
 /// Refusals of a strict job. A pass of the health check may tell it of the warning too.
@@ -341,13 +343,15 @@ fn what_slurm_makes_of_hooks() {
         let job = sbatch.out.trim().to_owned();
         // To its end, or until Slurm has put it back.
         c.wait(30, "the batch job is over", || {
-            let end = end_of(&c, &job);
-            let back = c.slurm(&["scontrol", "-o", "show", "job", &job]).contains(" Restarts=1");
-            back || !["PENDING", "RUNNING", "CONFIGURING", "COMPLETING"].iter().any(|s| end.starts_with(s))
+            let back = field(&c, &job, "Restarts") != "0" && end_of(&c, &job).starts_with("PENDING");
+            back || !["PENDING", "RUNNING", "CONFIGURING", "COMPLETING"]
+                .iter()
+                .any(|s| end_of(&c, &job).starts_with(s))
         });
         let end = end_of(&c, &job);
+        let why = field(&c, &job, "Reason");
         let sbatch_drained = drained("sbatch");
-        println!("{hook:20} srun exit {}, batch job {end}", srun.code);
+        println!("{hook:20} srun exit {}, batch job {end} {why}", srun.code);
         match hook {
             "task_init" => {
                 assert_eq!((srun.code, end.as_str()), (1, "FAILED 1:0"));
@@ -582,6 +586,15 @@ fn release(c: &Cluster) -> (u32, u32) {
     (numbers.next().expect("major").expect("a number"), numbers.next().expect("minor").expect("a number"))
 }
 
+/// Has the daemons of a cluster with the node n1 read a new slurm.conf.
+fn restart(c: &Cluster) {
+    // Told to end, a controller saves what it knows; one that is killed would bring a finished job back.
+    c.slurm(&["scontrol", "shutdown", "slurmctld"]);
+    c.wait(30, "slurmctld starts anew", || run(c.sim().args(["start", "slurmctld"])).code == 0);
+    c.sim_ok(&["stop", "slurmd-n1"]);
+    c.sim_ok(&["start", "slurmd-n1"]);
+}
+
 /// What each of Slurm's PrologFlags changes for a job on a healthy node and on one with a fault.
 #[test]
 fn prolog_flags() {
@@ -613,20 +626,9 @@ fn prolog_flags() {
     for (flags, _) in all.iter().filter(|(_, since)| *since <= release) {
         let line = if flags.is_empty() { String::new() } else { format!("PrologFlags={flags}") };
         std::fs::write(&conf, text.replace("PrologFlags=Alloc,Contain", &line)).expect("slurm.conf");
-        for daemon in ["slurmd-n1", "slurmctld"] {
-            c.sim_ok(&["stop", daemon]);
-        }
-        for daemon in ["slurmctld", "slurmd-n1"] {
-            c.sim_ok(&["start", daemon]);
-        }
+        restart(&c);
         let idle = || c.slurm(&["sinfo", "-h", "-o", "%T"]).trim() == "idle";
-        c.wait(60, "the node is idle", || {
-            // A controller that was killed may have saved the drain and not the return.
-            if c.node("n1").drained() {
-                let _ = run(&mut c.command(&["scontrol", "update", "nodename=n1", "state=resume"]));
-            }
-            idle()
-        });
+        c.wait(60, "the node is idle", idle);
         let shown = if flags.is_empty() { "(none)" } else { flags };
 
         // An allocation without a step.
@@ -693,4 +695,45 @@ fn prolog_flags() {
             assert!(batch.contains("_held"), "{batch}");
         }
     }
+    mig_instances(&c, &text);
+}
+
+/// With MIG, Slurm's numbers are those of the instances: `SLURM_JOB_GPUS` of the second one of GPU 0 says 1. A job must
+/// not be charged with another GPU's faults.
+fn mig_instances(c: &Cluster, slurm_conf: &str) {
+    let dev = c.node_dir("n1").join("dev").display().to_string();
+    let gres = format!(
+        "AutoDetect=off\nNodeName=n1 Name=gpu Type=mig MultipleFiles={dev}/nvidia0,{dev}/nvidiactl\n\
+         NodeName=n1 Name=gpu Type=mig MultipleFiles={dev}/nvidia0,{dev}/nvidia-uvm\n\
+         NodeName=n1 Name=gpu Type=h100 File={dev}/nvidia1\n"
+    );
+    std::fs::write(c.dir().join("etc/gres.conf"), gres).expect("gres.conf");
+    let conf = slurm_conf.replace("Gres=gpu:h100:2", "Gres=gpu:mig:2,gpu:h100:1");
+    assert_ne!(conf, slurm_conf);
+    std::fs::write(c.dir().join("etc/slurm.conf"), conf).expect("slurm.conf");
+    restart(c);
+    let idle = || c.slurm(&["sinfo", "-h", "-o", "%T"]).trim() == "idle";
+    c.wait(60, "the node is idle", idle);
+    let gpus = || {
+        let said = user(c, &["srun", "--gres=gpu:mig:2", "sh", "-c", "echo $SLURM_JOB_ID $SLURM_STEP_GPUS"]);
+        let (job, numbers) =
+            said.out.trim().split_once(' ').map(|(a, b)| (a.to_owned(), b.to_owned())).expect("both");
+        let kept = c.node_dir("n1").join(format!("state/jobs/{job}.json"));
+        c.wait(30, "the record is kept", || kept.exists());
+        c.wait(30, "the node is idle", idle);
+        let text = std::fs::read_to_string(&kept).expect("record");
+        (numbers, gpus_of(&serde_json::from_str(&text).expect("JSON")))
+    };
+    let (numbers, unaware) = gpus();
+    println!(
+        "MIG: both instances of GPU 0 are GPUs {numbers} to Slurm; without profile.gpu.mig the record says {unaware:?}"
+    );
+    assert_eq!(numbers, "0,1");
+    let config = std::fs::read_to_string(c.config()).expect("clustermax.toml");
+    let aware = match config.split_once("[profile.gpu]\n") {
+        Some((before, after)) => format!("{before}[profile.gpu]\nmig = true\n{after}"),
+        None => format!("{config}\n[profile.gpu]\nmig = true\n"),
+    };
+    std::fs::write(c.config(), aware).expect("clustermax.toml");
+    assert_eq!(gpus().1, Vec::<u64>::new(), "nothing is known, so nothing is claimed");
 }

@@ -141,8 +141,12 @@ pub fn main(mode: Mode) -> ExitCode {
 fn prepare() -> Result<(Config, JobEnv), String> {
     let args = arguments()?;
     let config = Config::load(&args.config, &node_name(None)).map_err(|e| e.to_string())?;
-    let env = JobEnv::read(|name| std::env::var(name).ok())
+    let mut env = JobEnv::read(|name| std::env::var(name).ok())
         .ok_or("there is no SLURM_JOB_ID; it is Slurm that runs this program")?;
+    if config.profile.gpu.mig == Some(true) {
+        // Slurm counts the instances then, not the GPUs (docs/slurm.md): nothing is known, so nothing is claimed.
+        env.gpus.clear();
+    }
     Ok((config, env))
 }
 

@@ -36,7 +36,7 @@ impl Checks {
     pub(crate) fn parse(json: &[u8], here: &Here<'_>) -> Option<Self> {
         let checks: Self = serde_json::from_slice(json).ok()?;
         let of_this = checks.schema == "clustermax-checks/1"
-            && (checks.node == here.node || checks.node == here.host)
+            && here.is(&checks.node)
             && !here.boot_id.is_empty()
             && checks.boot_id == here.boot_id
             && is_recent(checks.time, here);

@@ -43,6 +43,16 @@ pub unsafe extern "C" fn slurm_spank_init(spank: spank_t, ac: c_int, argv: *mut 
     contained!("init", 0, plugin::init(&unsafe { Spank::new(spank, ac, argv) }))
 }
 
+/// Looks at the job's record before the step's tasks begin.
+///
+/// # Safety
+/// As for `slurm_spank_init`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slurm_spank_user_init(spank: spank_t, ac: c_int, argv: *mut *mut c_char) -> c_int {
+    // SAFETY: as in `slurm_spank_init`.
+    contained!("user_init", 0, plugin::user_init(&unsafe { Spank::new(spank, ac, argv) }))
+}
+
 /// Refuses to start a task on a node that is leaving service: ends the task's process, or returns -1 where there
 /// is none. No other hook returns anything but 0.
 ///

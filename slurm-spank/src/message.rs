@@ -102,7 +102,7 @@ pub(crate) struct Step<'a> {
     pub(crate) start: Timestamp,
     /// Now.
     pub(crate) end: Timestamp,
-    /// What the hardware had counted for the job when the step began.
+    /// What the hardware had counted for the job when the step began; none: not known.
     pub(crate) before: Option<&'a Delta>,
     /// The node is being drained for a fault that concerns the job.
     pub(crate) leaves_service: bool,
@@ -130,14 +130,14 @@ pub(crate) fn report(level: Report, step: &Step<'_>, job: Option<&Job>) -> Vec<S
             Group::add(&mut groups, event, during);
         }
     }
-    let delta = job.delta.as_ref().map(|now| match step.before {
-        Some(before) if !full => now.since(before),
-        _ => now.clone(),
-    });
-    if !full && groups.is_empty() && !delta.as_ref().is_some_and(Delta::is_notable) {
+    let of_step = step.before.filter(|_| !full);
+    let delta = job.delta.as_ref().map(|now| of_step.map_or_else(|| now.clone(), |before| now.since(before)));
+    // What came before the step is no news of it.
+    let is_news = of_step.is_some() && delta.as_ref().is_some_and(Delta::is_notable);
+    if !full && groups.is_empty() && !is_news {
         return Vec::new();
     }
-    let since = if full { "the job" } else { "the step" };
+    let since = if of_step.is_some() { "the step" } else { "the job" };
     let counted = delta.map(|delta| delta.texts()).unwrap_or_default();
     let told = groups.iter().map(|group| group.line(&lead));
     let mut lines: Vec<String> =
@@ -431,7 +431,9 @@ mod tests {
         let mut job = job(json!([{"index":3}]), json!([]));
         job.delta = delta(json!({"gpus":[{"index":3,"xids":{"31":1},"rises":{"ecc_corrected":2}}]}));
         job.sentence = "Usually an error in the program, not the hardware: Xid 31 on GPU 3.".to_owned();
-        let lines = report(Report::Brief, &step(), Some(&job));
+        let nothing = Delta::default();
+        let first = Step { before: Some(&nothing), ..step() };
+        let lines = report(Report::Brief, &first, Some(&job));
         assert_eq!(
             lines,
             [
@@ -446,10 +448,12 @@ mod tests {
         assert!(report(Report::Brief, &next, Some(&job)).is_empty());
         let full = report(Report::Full, &next, Some(&job));
         assert!(full[0].ends_with("2 corrected memory errors since the job began."), "{full:?}");
+        // Not known what was there before: no news by itself.
+        assert!(report(Report::Brief, &step(), Some(&job)).is_empty());
         // Corrected errors alone are no news.
         job.delta =
             delta(json!({"gpus":[{"index":3,"rises":{"ecc_corrected":2},"throttled":{"power_cap":9.0}}]}));
-        assert!(report(Report::Brief, &step(), Some(&job)).is_empty());
+        assert!(report(Report::Brief, &first, Some(&job)).is_empty());
         assert_eq!(report(Report::Full, &step(), Some(&job)).len(), 3);
     }
 

@@ -1,6 +1,7 @@
 //! The user's options and the arguments of the plugstack line.
 
 use std::ffi::{CStr, c_int};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::tags;
@@ -22,7 +23,7 @@ pub(crate) struct OptionSpec {
     pub(crate) usage: &'static CStr,
 }
 
-/// Every option. Each is in the manual page too (`spank_clustermax.8`; a test looks).
+/// Every option. Each is in the manual page too (`packaging/man/spank_clustermax.8`; a test looks).
 pub(crate) const OPTIONS: [OptionSpec; 3] = [
     OptionSpec {
         choice: Choice::Report,
@@ -210,6 +211,18 @@ pub(crate) fn for_node(pattern: &str, node: &str) -> String {
     pattern.replace("%n", node)
 }
 
+/// `pattern` for every node that has such a folder; itself where it holds no `%n`.
+pub(crate) fn every_node(pattern: &str) -> Vec<PathBuf> {
+    let Some((before, after)) = pattern.split_once("%n") else { return vec![PathBuf::from(pattern)] };
+    // `%n` stands for a whole part of the path.
+    if !before.ends_with('/') || !(after.is_empty() || after.starts_with('/')) {
+        return Vec::new();
+    }
+    let names = std::fs::read_dir(before).into_iter().flatten().flatten();
+    let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter(|name| is_node_name(name)).map(|name| PathBuf::from(for_node(pattern, &name))).collect()
+}
+
 /// True for a name that can stand in a path: letters, digits, `.`, `_`, `-`, and not `.` or `..`.
 pub(crate) fn is_node_name(name: &str) -> bool {
     !matches!(name, "" | "." | "..")
@@ -288,7 +301,7 @@ mod tests {
     /// Every option is documented where users look: `--help` is made of `OPTIONS` itself.
     #[test]
     fn every_option_is_in_the_manual() {
-        let page = include_str!("../spank_clustermax.8").replace("\\-", "-");
+        let page = include_str!("../../packaging/man/spank_clustermax.8").replace("\\-", "-");
         let guide = include_str!("../../docs/spank.md");
         for option in &OPTIONS {
             let arginfo = option.arginfo.map(|a| format!("={}", a.to_str().unwrap())).unwrap_or_default();
@@ -300,6 +313,21 @@ mod tests {
         for key in ["report=", "on_fault=", "max_age=", "run_dir=", "procfs="] {
             assert!(page.contains(&format!(".B {key}")), "{key} in spank_clustermax.8");
         }
+    }
+
+    #[test]
+    fn every_node_of_a_pattern() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["n1", "n2", "n 3"] {
+            std::fs::create_dir_all(dir.path().join(name).join("run")).unwrap();
+        }
+        let pattern = |text: &str| format!("{}/{text}", dir.path().display());
+        let mut found = every_node(&pattern("%n/run"));
+        found.sort();
+        assert_eq!(found, [dir.path().join("n1/run"), dir.path().join("n2/run")]);
+        assert_eq!(every_node("/run/clustermax"), [PathBuf::from("/run/clustermax")]);
+        assert!(every_node(&pattern("x%n")).is_empty());
+        assert!(every_node("/nowhere/at/all/%n").is_empty());
     }
 
     #[test]

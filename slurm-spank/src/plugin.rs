@@ -27,8 +27,8 @@ static REGISTERED: AtomicBool = AtomicBool::new(false);
 static CHOICE: AtomicU8 = AtomicU8::new(0);
 /// The user asked for `--clustermax-strict`.
 static STRICT: AtomicBool = AtomicBool::new(false);
-/// What the job's hardware had counted when this step began.
-static BEFORE: OnceLock<Delta> = OnceLock::new();
+/// What the job's hardware had counted when this step began, by node.
+static BEFORE: OnceLock<Vec<(String, Delta)>> = OnceLock::new();
 /// When this slurmstepd began with its step, in milliseconds.
 static STEP_START: AtomicI64 = AtomicI64::new(i64::MAX);
 /// Effective user of slurmstepd: its files are as good as root's.
@@ -55,7 +55,6 @@ pub(crate) fn init(spank: &Spank<'_>) -> c_int {
         DAEMON_UID.store(spank::effective_uid(), Relaxed);
         DAEMON_PID.store(std::process::id(), Relaxed);
         STEP_START.store(Timestamp::now().0, Relaxed);
-        remember(spank, &settings);
     }
     let has_users = matches!(context, Context::Local | Context::Remote | Context::Allocator);
     if has_users && !REGISTERED.swap(true, Relaxed) {
@@ -66,17 +65,23 @@ pub(crate) fn init(spank: &Spank<'_>) -> c_int {
     0
 }
 
-/// Keeps what the job's hardware has counted so far, so that the report tells what this step added.
-fn remember(spank: &Spank<'_>, settings: &Settings) {
-    if spank.step_id() == Some(EXTERN_STEP) {
-        return;
+/// `slurm_spank_user_init`: in slurmstepd as the user, once a step, before any task is forked. Keeps what the job's
+/// hardware has counted so far, so that the report tells what this step added.
+pub(crate) fn user_init(spank: &Spank<'_>) -> c_int {
+    let (settings, _) = Settings::parse(spank.args());
+    panic_if_told(&settings, "user_init");
+    // Set already when the plugin is listed twice.
+    if BEFORE.get().is_some() || chosen_report(&settings) == Report::Off {
+        return 0;
     }
-    let Some(id) = spank.job_id() else { return };
-    let site = Site::new(spank, settings);
-    if let Some(delta) = site.job(id, &site.here(settings)).and_then(|job| job.delta) {
-        // Set already when the plugin is listed twice.
-        let _ = BEFORE.set(delta);
-    }
+    let Some(id) = spank.job_id() else { return 0 };
+    // The node's name is known from `task_init` on only: where it is part of the path, all nodes are looked at.
+    let records = options::every_node(&settings.run_dir).into_iter().filter_map(|folder| {
+        let job = Job::parse(&read(&folder.join(format!("jobs/{id}.json")), files::SIZE_LIMIT)?, id)?;
+        Some((job.node, job.delta.unwrap_or_default()))
+    });
+    let _ = BEFORE.set(records.collect());
+    0
 }
 
 /// Callback of the options: -1 makes srun, sbatch and salloc refuse the command line.
@@ -195,7 +200,10 @@ pub(crate) fn task_exit(spank: &Spank<'_>) -> c_int {
         job: id,
         start: Timestamp(STEP_START.load(Relaxed)),
         end: here.now,
-        before: BEFORE.get(),
+        before: BEFORE
+            .get()
+            .and_then(|all| all.iter().find(|(node, _)| here.is(node)))
+            .map(|(_, delta)| delta),
         leaves_service: verdict.is_some_and(|verdict| !verdict.in_the_way(&here, job.as_ref()).is_empty()),
         record: &site.job_path(id).display().to_string(),
     };
@@ -203,6 +211,11 @@ pub(crate) fn task_exit(spank: &Spank<'_>) -> c_int {
         spank::log_user(&line);
     }
     0
+}
+
+/// A file of the suite's, if it can be believed.
+fn read(path: &Path, limit: u64) -> Option<Vec<u8>> {
+    files::read_trusted(path, &[0, DAEMON_UID.load(Relaxed)], limit)
 }
 
 /// Where this node's files are.
@@ -242,20 +255,12 @@ impl Site {
         }
     }
 
-    fn read(&self, path: &Path) -> Option<Vec<u8>> {
-        self.read_up_to(path, files::SIZE_LIMIT)
-    }
-
-    fn read_up_to(&self, path: &Path, limit: u64) -> Option<Vec<u8>> {
-        files::read_trusted(path, &[0, DAEMON_UID.load(Relaxed)], limit)
-    }
-
     fn checks(&self, here: &Here<'_>) -> Option<Checks> {
-        Checks::parse(&self.read_up_to(&self.run_dir.join("checks.json"), checks::SIZE_LIMIT)?, here)
+        Checks::parse(&read(&self.run_dir.join("checks.json"), checks::SIZE_LIMIT)?, here)
     }
 
     fn verdict(&self) -> Option<Verdict> {
-        Verdict::parse(&self.read(&self.run_dir.join("verdict.json"))?)
+        Verdict::parse(&read(&self.run_dir.join("verdict.json"), files::SIZE_LIMIT)?)
     }
 
     fn job_path(&self, id: u32) -> PathBuf {
@@ -263,7 +268,7 @@ impl Site {
     }
 
     fn job(&self, id: u32, here: &Here<'_>) -> Option<Job> {
-        Job::parse(&self.read(&self.job_path(id))?, id, here)
+        Job::parse(&read(&self.job_path(id), files::SIZE_LIMIT)?, id).filter(|job| here.is(&job.node))
     }
 }
 

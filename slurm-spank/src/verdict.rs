@@ -92,7 +92,7 @@ const ACTIONS: [&str; 6] = ["none", "tell_user", "restart_service", "reset_gpu",
 pub(crate) struct Job {
     schema: String,
     job: String,
-    node: String,
+    pub(crate) node: String,
     as_of: String,
     pub(crate) gpus: Vec<Gpu>,
     pub(crate) events: Vec<Event>,
@@ -148,6 +148,13 @@ pub(crate) struct Here<'a> {
     pub(crate) max_age: u32,
 }
 
+impl Here<'_> {
+    /// True for this node's name, or its host's.
+    pub(crate) fn is(&self, node: &str) -> bool {
+        node == self.node || node == self.host
+    }
+}
+
 impl Verdict {
     /// Reads a verdict; None when the text is not one of this schema.
     pub(crate) fn parse(json: &[u8]) -> Option<Self> {
@@ -158,7 +165,7 @@ impl Verdict {
     /// True when the verdict is about this node, of this boot, and recent: nothing else is believed.
     pub(crate) fn is_current(&self, here: &Here<'_>) -> bool {
         let age = Timestamp::parse(&self.time).map(|time| here.now.seconds_since(time).unsigned_abs());
-        (self.node == here.node || self.node == here.host)
+        here.is(&self.node)
             && !here.boot_id.is_empty()
             && self.boot_id == here.boot_id
             && age.is_some_and(|age| age <= u64::from(here.max_age))
@@ -238,13 +245,10 @@ impl Device {
 }
 
 impl Job {
-    /// Reads the record of job `id` on `node`; None when the text is not that.
-    pub(crate) fn parse(json: &[u8], id: u32, here: &Here<'_>) -> Option<Self> {
+    /// Reads the record of job `id`; None when the text is not that.
+    pub(crate) fn parse(json: &[u8], id: u32) -> Option<Self> {
         let job: Self = serde_json::from_slice(json).ok()?;
-        let of_this = job.schema == "clustermax-job/1"
-            && job.job == id.to_string()
-            && (job.node == here.node || job.node == here.host);
-        of_this.then_some(job)
+        (job.schema == "clustermax-job/1" && job.job == id.to_string()).then_some(job)
     }
 
     /// When the record was last brought up to date.
@@ -296,7 +300,7 @@ pub(crate) mod tests {
     pub(crate) fn job(gpus: Value, events: Value) -> Job {
         let value = json!({"schema":"clustermax-job/1","job":"123","uid":1000,"gid":1000,"node":"n2",
             "started":"2026-11-30T20:40:00Z","as_of":"2026-11-30T20:50:30Z","gpus":gpus,"events":events});
-        Job::parse(value.to_string().as_bytes(), 123, &here()).unwrap()
+        Job::parse(value.to_string().as_bytes(), 123).unwrap()
     }
 
     /// Tokens in the way of a job that holds `gpus`, after `change` was made to the verdict.
@@ -436,11 +440,11 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_job_record_must_be_of_this_job_and_node() {
+    fn a_job_record_must_be_of_this_job() {
         let text = json!({"schema":"clustermax-job/1","job":"123","node":"n2"}).to_string();
-        assert!(Job::parse(text.as_bytes(), 123, &here()).is_some());
-        assert!(Job::parse(text.as_bytes(), 124, &here()).is_none());
-        assert!(Job::parse(text.replace("n2", "n1").as_bytes(), 123, &here()).is_none());
-        assert!(Job::parse(&text.as_bytes()[..20], 123, &here()).is_none());
+        assert!(Job::parse(text.as_bytes(), 123).is_some_and(|job| here().is(&job.node)));
+        assert!(Job::parse(text.as_bytes(), 124).is_none());
+        assert!(Job::parse(&text.as_bytes()[..20], 123).is_none());
+        assert!(!here().is("n1"));
     }
 }

@@ -10,6 +10,7 @@
  *   load                                      dlopen once more (the first load is done at start)
  *   init                                      slurm_spank_init of every load
  *   option NAME REMOTE [VALUE]                callback of that option
+ *   user_init                                 of every load
  *   task_init ID                              in a forked child, as slurmstepd does
  *   task_init_here ID                         in this process
  *   task_exit ID                              of every load
@@ -203,6 +204,7 @@ static void repeat(int times)
 		in_init = 1;
 		hook("init");
 		in_init = 0;
+		hook("user_init");
 		task_in_child("0", -1);
 		/* The plugin tells two copies in one stack by equal ids in a row. */
 		task = i;
@@ -258,6 +260,8 @@ int main(int argc, char **argv)
 			in_init = 1;
 			hook("init");
 			in_init = 0;
+		} else if (!strcmp(word, "user_init")) {
+			hook("user_init");
 		} else if (!strcmp(word, "option")) {
 			char *remote = b ? strtok(b, " ") : "0", *value = strtok(NULL, "");
 			int i;

@@ -117,7 +117,10 @@ impl Node {
 
     /// The start of every script: slurmstepd on n2.
     fn stepd(&self) -> String {
-        format!("context remote\nenv SLURMD_NODENAME n2\nargs run_dir={}/%n\ninit\n", self.0.path().display())
+        format!(
+            "context remote\nenv SLURMD_NODENAME n2\nargs run_dir={}/%n\ninit\nuser_init\n",
+            self.0.path().display()
+        )
     }
 
     /// What `task_init` of job 123, task 0 prints.
@@ -127,7 +130,8 @@ impl Node {
 }
 
 fn after_init(output: &str) -> String {
-    output.split_once("init 0\n").unwrap().1.to_owned()
+    let rest = output.split_once("init 0\n").unwrap().1;
+    rest.strip_prefix("user_init 0\n").unwrap_or(rest).to_owned()
 }
 
 /// RFC 3339 for so many seconds from now.
@@ -425,7 +429,7 @@ fn a_step_is_told_what_came_since_it_began() {
     let mut stdout = std::io::BufReader::new(child.stdout.take().unwrap());
     stdin.write_all(node.stepd().as_bytes()).unwrap();
     let mut line = String::new();
-    while line != "init 0\n" {
+    while line != "user_init 0\n" {
         line.clear();
         assert_ne!(stdout.read_line(&mut line).unwrap(), 0);
     }
@@ -519,14 +523,15 @@ fn long_and_hostile_names_do_no_harm() {
 
 #[test]
 fn a_panic_stays_inside() {
-    for hook in ["init", "task_init", "task_exit"] {
-        let script = format!("context remote\nargs panic={hook}\ninit\ntask_init 0\ntask_exit 0\n");
+    for hook in ["init", "user_init", "task_init", "task_exit"] {
+        let script =
+            format!("context remote\nargs panic={hook}\ninit\nuser_init\ntask_init 0\ntask_exit 0\n");
         let output = drive(&built().host, &built().panicking, &script);
         assert!(
             output.contains(&format!("error: clustermax: internal error in {hook}: told to panic in {hook}")),
             "{output}"
         );
-        for rc in ["init 0", "task_init 0", "task_exit 0"] {
+        for rc in ["init 0", "user_init 0", "task_init 0", "task_exit 0"] {
             assert!(output.contains(&format!("{rc}\n")), "{hook}: {output}");
         }
     }
@@ -605,7 +610,8 @@ fn exports(plugin: &Path) -> Vec<String> {
 
 #[test]
 fn only_what_slurm_looks_for_is_exported() {
-    let hooks = ["slurm_spank_init", "slurm_spank_task_exit", "slurm_spank_task_init"];
+    let hooks =
+        ["slurm_spank_init", "slurm_spank_task_exit", "slurm_spank_task_init", "slurm_spank_user_init"];
     let data = ["plugin_name", "plugin_type", "plugin_version"];
     assert_eq!(exports(&built().plugin), [&data[..], &hooks[..]].concat());
     let mut newer = [&data[..], &hooks[..], &["slurm_spank_init_failure_mode"]].concat();
