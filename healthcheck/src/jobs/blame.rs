@@ -76,6 +76,7 @@ fn verdict(job: &Job) -> (Blame, String) {
     let mut rest = delta.gpus.iter().filter_map(counted).collect::<Vec<_>>();
     rest.extend(delta.links.iter().filter_map(link_counted).map(|text| text + &shared(delta)));
     rest.extend(delta.left.as_ref().and_then(left_behind));
+    rest.extend(job.ended.as_ref().and_then(|e| e.why.clone()));
     let rest = if rest.is_empty() { String::new() } else { format!("; {}", rest.join("; ")) };
     (blame, format!("{what}{rest}."))
 }

@@ -262,6 +262,7 @@ mod tests {
         assert_eq!((list(&node.config.paths.run_dir).len(), node.kept("7")), (1, None), "it runs");
         std::fs::remove_dir_all(&node.config.paths.run_dir).unwrap();
         node.close("b2", 5.0);
+        assert!(node.kept("7").unwrap().sentence.unwrap().contains("the node was booted while the job ran"));
         let ended = node.kept("7").unwrap().ended.unwrap();
         assert_eq!(ended.by, "pass");
         assert!(ended.why.unwrap().contains("booted"));
@@ -336,7 +337,7 @@ mod tests {
     #[test]
     fn finished_jobs_are_kept_up_to_a_number_and_a_size() {
         let mut node = Node::new();
-        node.config.jobs = JobFiles { keep: 3, keep_mib: 1, ..JobFiles::default() };
+        node.config.jobs = JobFiles { keep: 3, keep_mib: 1 };
         let dir = node.config.paths.state_dir.join("jobs");
         for id in 1..=5u64 {
             node.job(&id.to_string(), "b");

@@ -10,6 +10,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::facts::{Facts, Owner};
+use crate::source::host::FIRST_USER;
 use crate::source::job_of_process;
 
 /// Processes that are named.
@@ -81,7 +82,7 @@ impl Left {
     #[must_use]
     pub fn look(procfs: &Path, job: &str, uid: u32, alone: bool, facts: &Facts) -> Left {
         let on_gpu = contexts(facts);
-        let mut all = processes(procfs, job, &on_gpu);
+        let mut all = processes(procfs, job, uid, &on_gpu);
         let more_processes = all.len().saturating_sub(MAX_PROCESSES) as u64;
         all.truncate(MAX_PROCESSES);
         let shm = facts.node.shm.value().and_then(|by_owner| by_owner.get(&uid)).filter(|_| alone);
@@ -91,7 +92,8 @@ impl Left {
             processes: all,
             more_processes,
             shm: shm.map(|of| LeftFiles { files: of.files, bytes: of.bytes }),
-            sysv: if alone { segments(&text, uid) } else { None },
+            // Services have segments too.
+            sysv: if alone && uid >= FIRST_USER { segments(&text, uid) } else { None },
             mps: daemons
                 .filter(|d| match &d.owner {
                     Owner::Job(of) => of == job,
@@ -123,8 +125,8 @@ fn contexts(facts: &Facts) -> BTreeMap<u32, u32> {
         .collect()
 }
 
-/// Processes in the control group of a job, Slurm's own and dead ones left out.
-fn processes(procfs: &Path, job: &str, on_gpu: &BTreeMap<u32, u32>) -> Vec<LeftProcess> {
+/// Processes in the control group of a job of `uid`, Slurm's own and dead ones left out.
+fn processes(procfs: &Path, job: &str, uid: u32, on_gpu: &BTreeMap<u32, u32>) -> Vec<LeftProcess> {
     let entries = std::fs::read_dir(procfs).into_iter().flatten().flatten();
     let pids = entries.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
     let mut all: Vec<LeftProcess> = pids
@@ -134,7 +136,9 @@ fn processes(procfs: &Path, job: &str, on_gpu: &BTreeMap<u32, u32>) -> Vec<LeftP
             let (state, _) = crate::source::host::parse_stat(&stat)?;
             let name = std::fs::read(procfs.join(pid.to_string()).join("comm")).ok()?;
             let name = printable(&name);
-            (!matches!(state, 'Z' | 'X') && name != "slurmstepd").then(|| LeftProcess {
+            // A user can call a process that, too, but it is the user's then.
+            let of_slurm = name == "slurmstepd" && (uid == 0 || owner(procfs, pid) != Some(uid));
+            (!matches!(state, 'Z' | 'X') && !of_slurm).then(|| LeftProcess {
                 pid,
                 name,
                 gpu: on_gpu.get(&pid).copied(),
@@ -203,6 +207,15 @@ mod tests {
         let names: Vec<(u32, &str)> = left.processes.iter().map(|p| (p.pid, p.name.as_str())).collect();
         assert_eq!(names, [(40, "python3"), (45, "a_[2J_}_")]);
         assert!(Left::look(dir.path(), "9", 1000, true, &facts(1)).is_empty());
+    }
+
+    #[test]
+    fn a_process_that_calls_itself_slurmstepd_is_its_users() {
+        let dir = tempfile::tempdir().unwrap();
+        process(dir.path(), 40, b"slurmstepd\n", 'S', "0::/slurm/uid_1/job_7/step_0\n");
+        let me = std::fs::metadata(dir.path()).unwrap().uid();
+        let found = |uid| Left::look(dir.path(), "7", uid, true, &facts(1)).processes.len();
+        assert_eq!((found(me), found(me + 1)), (usize::from(me != 0), 0));
     }
 
     #[test]
