@@ -426,7 +426,7 @@ fn a_shared_log_names_other_nodes_devices() {
     );
     let mut config = config();
     config.paths.kmsg_shared = true;
-    let found = healthcheck::check::run(&facts, &config, &State::default(), Mode::Periodic, 1.0).findings;
+    let found = check::run(&facts, &config, &State::default(), Mode::Periodic, 1.0).findings;
     assert!(found.iter().all(|f| f.check != "gpu.xid"), "{found:?}");
 }
 

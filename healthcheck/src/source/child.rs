@@ -495,6 +495,7 @@ mod tests {
     }
 
     #[test]
+    #[allow(clippy::zombie_processes, reason = "that its remains are taken away is what is tested")]
     fn one_outstanding_child_per_source() {
         let dir = tempfile::tempdir().unwrap();
         let me = i32::try_from(std::process::id()).unwrap();
