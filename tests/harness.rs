@@ -186,7 +186,8 @@ impl Cluster {
 
     /// The same with more in its environment. Variables are given here, not added to the command: with another
     /// release of Slurm the program runs inside that release's system.
-    fn on_node_with(&self, node: &str, name: &str, args: &[&str], more: &[(&str, &str)]) -> Command {
+    #[must_use]
+    pub fn on_node_with(&self, node: &str, name: &str, args: &[&str], more: &[(&str, &str)]) -> Command {
         let program = self.bound_program(name);
         let mut c = if slurm_root().is_some() {
             let mut c = self.command(&["/usr/bin/env", "-i"]);

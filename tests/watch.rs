@@ -302,10 +302,10 @@ fn a_clock_that_is_set_loses_no_fault() {
     let set = |seconds: i64| std::fs::write(&offset, seconds.to_string()).expect("offset");
     set(0);
     let log = c.scratch().join("log");
+    let clock =
+        [("LD_PRELOAD", library.to_str().expect("path")), ("CLOCK_FILE", offset.to_str().expect("path"))];
     let mut watch = c
-        .on_node("n1", "clustermax-healthcheck", &["watch"])
-        .env("LD_PRELOAD", &library)
-        .env("CLOCK_FILE", &offset)
+        .on_node_with("n1", "clustermax-healthcheck", &["watch"], &clock)
         .stdin(Stdio::null())
         .stderr(std::fs::File::create(&log).expect("log"))
         .spawn()
