@@ -503,7 +503,7 @@ mod tests {
         let out = finish(vec![start("nvml", &mut sh("echo no"), Duration::from_secs(5), Some(dir.path()))]);
         assert!(matches!(&out[0].1.ended, Ended::Deadline(w) if w.contains("still stuck")));
         // Its remains are taken away, and another is started.
-        let child = sh("exit 0").spawn().unwrap();
+        let mut child = sh("exit 0").spawn().unwrap();
         let pid = i32::try_from(child.id()).unwrap();
         while !stat(pid).unwrap().0 {
             std::thread::sleep(Duration::from_millis(1));
@@ -511,6 +511,7 @@ mod tests {
         std::fs::write(dir.path().join("nvml.pid"), format!("{pid} {}", stat(pid).unwrap().1)).unwrap();
         let out = finish(vec![start("nvml", &mut sh("echo yes"), Duration::from_secs(20), Some(dir.path()))]);
         assert_eq!((out[0].1.stdout.as_str(), stat(pid)), ("yes\n", None));
+        assert!(child.wait().is_err(), "nothing is left to wait for");
         // Another start time: the pid was reused, the mark is stale.
         std::fs::write(dir.path().join("nvml.pid"), format!("{me} 1")).unwrap();
         let out = finish(vec![start("nvml", &mut sh("echo yes"), Duration::from_secs(20), Some(dir.path()))]);
