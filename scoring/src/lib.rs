@@ -7,6 +7,7 @@
 //! A results folder ([`run`]) holds what was measured, one [`record::Record`] a line. Everything that decides a
 //! rating (criteria, weights, reference values, tier cut-offs, caps) is data under `scoring/data/`.
 
+pub mod accept;
 pub mod audit;
 pub mod bundle;
 pub mod collect;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use scoring::{
-    audit, bundle, collect, diff, evidence, explain, inject, rank, read, report, s3, score, suite,
+    accept, audit, bundle, collect, diff, evidence, explain, inject, rank, read, report, s3, score, suite,
 };
 
 /// GPU-cluster measurements and evidence to a rating
@@ -50,6 +50,9 @@ enum Command {
     Score(score::Args),
     /// Write report.txt and report.html of a results folder
     Report(report::Args),
+    /// Judge a run by a contract, line by line: acceptance.txt to sign, acceptance.json
+    #[command(after_help = "Exit code: 0 every line is met, 1 one is not met or not measured, 2 bad input.")]
+    Accept(accept::Args),
     /// Pack a scored results folder into one archive that a third party can check
     Bundle(bundle::Args),
     /// Check a bundle or a results folder: every file, every record's raw file, and the score computed anew
@@ -88,6 +91,7 @@ fn main() -> ExitCode {
         Command::Audit(args) => audit::run(&args),
         Command::Score(args) => score::run(&args),
         Command::Report(args) => report::run(&args),
+        Command::Accept(args) => accept::run(&args),
         Command::Bundle(args) => bundle::run(&args),
         Command::Verify(args) => bundle::verify(&args),
         Command::Diff(args) => diff::run(&args),

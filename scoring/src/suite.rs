@@ -66,6 +66,9 @@ pub struct RunArgs {
     /// Longest time of any one stage in seconds [default: by stage and profile]
     #[arg(long, value_name = "SEC", value_parser = clap::value_parser!(u32).range(1..=99999))]
     pub deadline: Option<u32>,
+    /// Judge the run by this contract at its end: acceptance.txt, acceptance.json
+    #[arg(long, value_name = "FILE")]
+    pub contract: Option<PathBuf>,
     /// Python with torch [default: CLUSTERMAX_PYTHON, /usr/bin/python3, python3 in PATH, the first that has torch]
     #[arg(long, value_name = "FILE")]
     pub python: Option<PathBuf>,

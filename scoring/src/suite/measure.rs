@@ -9,13 +9,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use clap::ValueEnum as _;
 
 use super::bench::{Bench, Device, Stop, Torch};
-use super::plan::{Stage, length};
+use super::plan::{Profile, Stage, length};
 use super::progress::Progress;
 use super::slurm::Job;
 use super::{RunArgs, selected, slurm, stuck};
 use crate::collect::{self, StageState};
 use crate::run::Folder;
-use crate::{Failure, score};
+use crate::{Failure, accept, score};
 
 fn say(text: impl std::fmt::Display) {
     let now = jiff::Zoned::now();
@@ -35,6 +35,13 @@ pub fn measure(args: &RunArgs) -> Result<u8, Failure> {
     let begin = std::env::var("CMX_BEGIN").ok().and_then(|text| text.parse().ok()).unwrap_or_else(epoch);
     let stages = selected(args.profile, &args.stages)?;
     let job = Job::current()?;
+    // Before hours of measuring, not after them.
+    let contract = args.contract.as_deref().map(|path| job.submitted_from.join(path));
+    if let Some(contract) = &contract {
+        accept::Contract::read(contract, &score::methodology(None)?)?;
+    } else if args.profile == Profile::Acceptance && args.resume.is_none() {
+        return Err(Failure::input("the profile acceptance judges by a contract; give --contract FILE"));
+    }
     let parts = parts(args.prefix.as_deref(), &job)?;
     let clustermax = std::env::current_exe()
         .map_err(|error| Failure::missing(format!("this program's own path cannot be told: {error}")))?;
@@ -53,6 +60,9 @@ pub fn measure(args: &RunArgs) -> Result<u8, Failure> {
     let torch = probe(&python, &parts, scratch.path());
 
     let (begun, results) = begin_run(args, &job, &torch)?;
+    if let Some(contract) = &contract {
+        accept::keep(contract, &results)?;
+    }
     let mut bench = Bench {
         nodes: job.nodes.clone(),
         profile: args.profile,
@@ -160,6 +170,11 @@ pub fn measure(args: &RunArgs) -> Result<u8, Failure> {
     let args = score::Args { dir: results, evidence: None, json: false, out: None, data: None };
     // 1 is an answer: no rating can be given, and the report says why.
     score::run(&args)?;
+    if args.dir.join(accept::FILE).is_file() {
+        say("acceptance");
+        let args = accept::Args { dir: args.dir, contract: None, json: false, data: None };
+        failed |= accept::run(&args)? != 0;
+    }
     say(format!("{:.0} s in all", epoch() - begin));
     Ok(u8::from(failed))
 }

@@ -1,0 +1,106 @@
+//! `clustermax accept`: what a contract promises against what was measured.
+
+#![allow(clippy::unwrap_used, reason = "in a test a failed step is the failure")]
+
+use std::fs;
+use std::process::Command;
+
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+use tempfile::TempDir;
+
+const HEAD: &str =
+    "schema = \"clustermax-contract/1\"\ntitle = \"order 7\"\nbuyer = \"Lab\"\nprovider = \"Cloud\"\n";
+
+/// A run of two nodes with these measurements: metric, value, unit, params, subject.
+fn measured(records: &[(&str, Option<f64>, &str, &str, &str)]) -> TempDir {
+    let run = tempfile::tempdir().unwrap();
+    fs::write(
+        run.path().join("run.json"),
+        r#"{"schema":"clustermax-run/1","run":"r1","cluster":"alpha","profile":"demo","nodes":["n1","n2"],"started":"2026-11-30T20:50:00Z","hardware":"gpu"}"#,
+    )
+    .unwrap();
+    fs::create_dir_all(run.path().join("raw")).unwrap();
+    fs::write(run.path().join("raw/a.txt"), "seen\n").unwrap();
+    let sha256 = format!("{:x}", Sha256::digest(b"seen\n"));
+    let lines: Vec<String> = records
+        .iter()
+        .map(|(metric, value, unit, params, subject)| {
+            let stage = if *metric == "busbw" { "collectives" } else { "inventory" };
+            let (value, state) = match value {
+                Some(value) => (value.to_string(), "measured"),
+                None => ("null".to_owned(), "unknown"),
+            };
+            let detail = if state == "unknown" { r#","detail":"the node went away""# } else { "" };
+            format!(
+                r#"{{"schema":"clustermax-record/1","run":"r1","cluster":"alpha","stage":"{stage}","metric":"{metric}","value":{value},"unit":"{unit}","state":"{state}","provenance":"measured","params":{params},"subject":{subject}{detail},"evidence":{{"file":"raw/a.txt","sha256":"{sha256}"}}}}"#
+            )
+        })
+        .collect();
+    fs::write(run.path().join("records.jsonl"), lines.join("\n") + "\n").unwrap();
+    run
+}
+
+fn accept(run: &TempDir, contract: &str) -> (i32, Value, String) {
+    let path = run.path().join("contract.toml");
+    fs::write(&path, format!("{HEAD}{contract}")).unwrap();
+    let out = Command::new(env!("CARGO_BIN_EXE_clustermax")).arg("accept").arg(run.path()).output().unwrap();
+    let code = out.status.code().unwrap();
+    assert!(code <= 1, "{}", String::from_utf8_lossy(&out.stderr));
+    let json = fs::read_to_string(run.path().join("acceptance.json")).unwrap();
+    (code, serde_json::from_str(&json).unwrap(), String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+const MISSING: &str =
+    "[[line]]\nid = \"gpus\"\ntext = \"all GPUs\"\nmetric = \"gpu_missing\"\nunit = \"\"\nat_most = 0\n";
+const BUSBW: &str = "[[line]]\nid = \"bw\"\ntext = \"fast\"\nmetric = \"busbw\"\nunit = \"GB/s\"\n\
+                     params = { collective = \"all_reduce\", size = 1024.0 }\nat_least = 340\n";
+
+#[test]
+fn every_value_must_keep_the_bound_and_every_node_must_have_one() {
+    let n1 = ("gpu_missing", Some(0.0), "", "{}", r#"{"node":"n1"}"#);
+    let n2 = ("gpu_missing", Some(0.0), "", "{}", r#"{"node":"n2"}"#);
+    let bad = ("gpu_missing", Some(2.0), "", "{}", r#"{"node":"n2"}"#);
+    let gone = ("gpu_missing", None, "", "{}", r#"{"node":"n2"}"#);
+    for (records, code, answer, expected) in [
+        (vec![n1, n2], 0, "met", "PASSED"),
+        (vec![n1, bad], 1, "not_met", "2"),
+        (vec![n1], 1, "not_measured", "not measured on n2"),
+        (vec![n1, gone], 1, "not_measured", "the node went away"),
+        (
+            vec![("gpu_count", Some(8.0), "", "{}", r#"{"node":"n1"}"#)],
+            1,
+            "not_measured",
+            "no record matches",
+        ),
+    ] {
+        let run = measured(&records);
+        let (found, json, text) = accept(&run, MISSING);
+        assert_eq!((found, &json["lines"][0]["answer"]), (code, &Value::from(answer)), "{text}");
+        assert!(text.contains(expected), "{expected}: {text}");
+        assert_eq!(json["accepted"], code == 0);
+        assert!(text.contains("buyer     ____"), "a place to sign: {text}");
+    }
+}
+
+#[test]
+fn params_choose_the_records_and_whole_numbers_are_numbers() {
+    let record = |size: u32, value: f64| {
+        let params = format!(r#"{{"collective":"all_reduce","size":{size}}}"#);
+        ("busbw", Some(value), "GB/s", params)
+    };
+    let made = [record(1024, 350.0), record(2048, 10.0)];
+    let records: Vec<_> = made.iter().map(|(m, v, u, p)| (*m, *v, *u, p.as_str(), "{}")).collect();
+    let (code, json, text) = accept(&measured(&records), BUSBW);
+    assert_eq!(code, 0, "{text}");
+    assert_eq!(json["lines"][0]["values"], 1, "only the size that was asked for");
+    assert_eq!(json["lines"][0]["required"], "at least 340 GB/s");
+}
+
+#[test]
+fn a_criterion_that_is_only_declared_is_not_measured() {
+    let line = "[[line]]\nid = \"c\"\ntext = \"certified\"\ncriterion = \"sec-02\"\n";
+    let run = measured(&[("gpu_missing", Some(0.0), "", "{}", r#"{"node":"n1"}"#)]);
+    let (code, json, text) = accept(&run, line);
+    assert_eq!((code, &json["lines"][0]["answer"]), (1, &Value::from("not_measured")), "{text}");
+}
