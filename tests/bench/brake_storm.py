@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
 """Many nodes that fail within one second: how many the brake leaves drained, and what it costs slurmctld.
 
-Brings up so many nodes and two more that stay well, breaks a GPU of each (row remapping failed), and starts
-the periodic pass of all of them at once. Counts when the second looks are over: nodes drained by us, nodes
-held back, nodes that drained without a fault, and slurmctld's remote procedure calls by sdiag. Then an
-operator's part: room is made, the brake of one node released, and its next pass must drain it, while another
-one's brake still holds.
+Brings up so many nodes and two more that stay well, breaks a GPU of each (row remapping failed), and lets
+all of them ask for their drain at once, or with --passes make their whole periodic pass at once. Counts
+when the second looks are over: nodes drained by us, nodes held back, nodes that drained without a fault,
+and slurmctld's remote procedure calls by sdiag. Drains that a busy slurmctld did not answer in time were
+kept on disk; they are delivered first, as the next pass would. Then an operator's part: room is made, the
+brake of one node released, and its next pass must drain it, while another one's brake still holds.
 
 Usage (as root, after `cargo build --release --workspace`):
-    tests/bench/brake_storm.py [--nodes 64] [--runs 3] [--programs target/release]
+    tests/bench/brake_storm.py [--nodes 64] [--runs 3] [--passes] [--programs target/release]
 """
 
 import argparse
+import os
 import re
 import subprocess
 import time
@@ -25,9 +27,14 @@ WELL = 2
 RPC = re.compile(r"^\s+(\w+)\s+\(\s*\d+\)\s+count:(\d+)", re.MULTILINE)
 
 
-def on(c: bench.Cluster, node: str, program: str, *args: str) -> subprocess.Popen:
-    """Starts a product program as slurmd would on a node."""
+REASON = "cmx:rowremap g0 row remapping failed; act=repair id=0badcafe"
+
+
+def on(c: bench.Cluster, node: str, program: str, *args: str, gate: str = "") -> subprocess.Popen:
+    """Starts a product program as slurmd would on a node; with a gate, a FIFO, only once that is opened."""
     command = [c.programs / program, *args, "--config", c.config]
+    if gate:
+        command = ["/bin/sh", "-c", f'read -r _ <"{gate}"; exec "$@"', "sh", *command]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     return subprocess.Popen(command, env={"SLURMD_NODENAME": node}, **quiet)
 
@@ -63,15 +70,27 @@ def release_all(c: bench.Cluster, names: list) -> None:
         time.sleep(0.2)
 
 
-def storm(c: bench.Cluster, run: int, sick: list, limit: int) -> bool:
+def storm(c: bench.Cluster, run: int, sick: list, limit: int, passes: bool) -> bool:
     """One run; true when everything is as it should be."""
+    gate = str(c.dir / "gate")
+    os.mkfifo(gate)
+    if passes:
+        call = ["clustermax-healthcheck", "run", "--mode", "periodic"]
+    else:
+        call = ["clustermax-drain", "drain", "--reason", REASON]
+    running = [on(c, name, *call, gate=gate) for name in sick]
+    # All of them wait at the gate.
+    time.sleep(3)
     c.slurm("sdiag", "--reset")
     begun = time.perf_counter()
-    running = [on(c, name, "clustermax-healthcheck", "run", "--mode", "periodic") for name in sick]
-    started = time.perf_counter() - begun
+    Path(gate).write_bytes(b"")
     for process in running:
         process.wait()
     ended = time.perf_counter() - begun
+    Path(gate).unlink()
+    kept = [n for n in sick if list((c.node_dir(n) / "state" / "spool").glob("*.json"))]
+    for name in kept:
+        on(c, name, "clustermax-drain", "deliver").wait()
     # The last drain's second look comes 2 s after it; with its retries it is over well before this.
     time.sleep(8)
     rpc = calls(c)
@@ -83,7 +102,8 @@ def storm(c: bench.Cluster, run: int, sick: list, limit: int) -> bool:
     held = [n for n in sick if (c.node_dir(n) / "state" / "brake.json").exists()]
     total = sum(v for v in rpc.values() if v > 0)
     print(
-        f"run {run}: {len(sick)} passes started within {started:.2f} s, the last ended after {ended:.2f} s; "
+        f"run {run}: {len(sick)} {'passes' if passes else 'drains'} at once, ended within {ended:.2f} s, "
+        f"{len(kept)} of them kept for later; "
         f"drained {len(ours)} (limit {limit}), held back {len(held)}, anything else not idle: {len(others)}; "
         f"{total} calls, {total / len(sick):.2f} a node"
     )
@@ -111,6 +131,7 @@ def main() -> None:
     )
     parser.add_argument("--nodes", type=int, default=64)
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--passes", action="store_true", help="whole periodic passes, not their drains alone")
     parser.add_argument("--programs", type=Path, default=bench.PROGRAMS)
     args = parser.parse_args()
     count = args.nodes + WELL
@@ -122,7 +143,7 @@ def main() -> None:
             c.sim("inject", "remap-failure", "--node", name, "--gpu", "0")
         good = True
         for run in range(1, args.runs + 1):
-            good = storm(c, run, sick, limit) and good
+            good = storm(c, run, sick, limit, args.passes) and good
             release_all(c, sick)
     if not good:
         raise SystemExit("not as it should be, see above")
