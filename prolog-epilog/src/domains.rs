@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::brake::{self, Settings};
-use crate::node_state::{Node, protecting, same_name};
-use crate::reason::Reason;
+use crate::node_state::{FAIL, Node, protecting, same_name};
+use crate::reason::{self, Reason};
 use crate::slurm::{Slurm, SlurmError};
 
 /// Token of the reasons that a degraded domain leaves on its other trays.
@@ -167,9 +167,9 @@ pub fn follow(
             seen.followed = format!("marked {} trays", free.len());
         }
         Policy::Drain => {
-            // In service, with nobody's word on them.
+            // Those in service.
             let well: Vec<&Node> =
-                trays.into_iter().filter(|n| !n.drained() && !n.down() && n.reason.is_empty()).collect();
+                trays.into_iter().filter(|n| !n.drained() && !n.down() && n.state & FAIL == 0).collect();
             let held = brake::others_drained(nodes, "", now, brake.window);
             let limit = brake::limit(nodes, brake);
             if held + well.len() > limit {
@@ -180,7 +180,7 @@ pub fn follow(
                 return Ok(());
             }
             for tray in &well {
-                slurm.drain(&tray.name, &text)?;
+                slurm.drain(&tray.name, &reason::replacing(&text, &tray.reason))?;
             }
             seen.followed = format!("drained {} trays", well.len());
         }

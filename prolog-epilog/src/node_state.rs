@@ -149,6 +149,11 @@ pub enum Decision {
     Protected(&'static str),
 }
 
+/// True for a node that runs jobs, or could: neither drained nor failing nor down.
+fn state_is_well(state: u32) -> bool {
+    state & (DRAIN | FAIL) == 0 && state & BASE != DOWN
+}
+
 /// The flag that makes the node's state Slurm's or the operator's business.
 #[must_use]
 pub fn protecting(state: u32) -> Option<&'static str> {
@@ -199,7 +204,10 @@ pub fn decide(node: &Node, new: &str) -> Decision {
             Decision::Write { text: reason::replacing(new, old), takes_node }
         };
     }
-    if reason::is_slurms_own(old) {
+    // What stands on a node in service holds nobody back: 24.11 leaves the reason there when an operator resumes a node, and
+    // a node that was drained once would never be drained again. The old text is kept behind ours.
+    let in_service = state_is_well(node.state);
+    if reason::is_slurms_own(old) || in_service {
         return Decision::Write { text: reason::replacing(new, old), takes_node };
     }
     Decision::Foreign
@@ -239,7 +247,10 @@ mod tests {
             (idle | DRAIN, "maintenance ticket 1234", Decision::Foreign),
             (idle | DRAIN, "", Decision::Foreign),
             (idle | FAIL, "", Decision::Foreign),
-            (idle, "watch this one", Decision::Foreign),
+            (idle | FAIL, "watch this one", Decision::Foreign),
+            // Left behind by a resume on 24.11.
+            (idle, "ticket 9", writes(&format!("{NEW}; was: ticket 9"), true)),
+            (3, "ticket 9", writes(&format!("{NEW}; was: ticket 9"), true)),
             (1, "broken fan", Decision::Foreign),
             (
                 1 | DRAIN | (1 << 22),

@@ -62,7 +62,7 @@ pub trait Slurm {
     /// # Errors
     /// [`SlurmError`].
     fn set_comment(&mut self, name: &str, comment: &str) -> Result<(), SlurmError>;
-    /// Sets the reason of a node that is down or drained; on others Slurm keeps none.
+    /// Sets the reason of a node that is down or drained; on others most releases keep none.
     ///
     /// # Errors
     /// [`SlurmError`].

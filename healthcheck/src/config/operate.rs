@@ -87,7 +87,8 @@ pub enum RackPolicy {
     /// The event and the metric only.
     #[default]
     Event,
-    /// All trays carry a comment that says so; those in service stay there. (Slurm keeps no reason on a node in service.)
+    /// All trays carry a comment that says so; those in service stay there. (Most releases of Slurm keep no reason on a node in
+    /// service.)
     Mark,
     /// The other trays are drained as well, as far as the brake allows all of them.
     Drain,
