@@ -131,6 +131,18 @@ fn proofs(host: &Host) -> [Item; 2] {
     [first, second]
 }
 
+/// When the active checks of the idle node last gave a result, as `clustermax-idle-check` left it.
+fn active_checks(run_dir: &Path, now: f64) -> String {
+    let seen = |kind: &str| {
+        let stamp: Value =
+            text(&run_dir.join(format!("active/{kind}.json"))).and_then(|t| serde_json::from_str(&t).ok())?;
+        let hours = (now - stamp["time"].as_f64()?).max(0.0) / 3600.0;
+        Some(format!("{kind} {} {hours:.1} h ago", stamp["status"].as_str()?))
+    };
+    let all: Vec<String> = ["light", "heavy"].into_iter().filter_map(seen).collect();
+    if all.is_empty() { "none since the node booted".to_owned() } else { all.join(", ") }
+}
+
 /// Families of passive checks and the check ids that belong to them.
 const FAMILIES: [(&str, &[&str]); 12] = [
     ("gpu_lost", &["gpu.count", "gpu.lost", "gpu.bus"]),
@@ -193,7 +205,8 @@ pub fn audit(host: &Host) -> Vec<Item> {
     items.push(match written {
         Some(time) => {
             let age = (epoch() - time.as_millisecond() as f64 / 1e3).max(0.0);
-            Item::value(s, "health_last_run_age", age, format!("{age:.0} s ago"))
+            let seen = format!("{age:.0} s ago; active checks: {}", active_checks(&host.run_dir, epoch()));
+            Item::value(s, "health_last_run_age", age, seen)
                 .judged(if age <= 900.0 { Verdict::Pass } else { Verdict::Warn })
                 .by(&command)
                 .mend("see why the periodic check no longer runs (HealthCheckInterval, clustermax-watch)")
@@ -297,5 +310,16 @@ mod tests {
         let [ran, dcgm] = proofs(&stale);
         assert!(ran.verdict == Verdict::Fail && ran.value.unwrap() > 86000.0, "{ran:?}");
         assert_eq!(dcgm.value, None);
+    }
+
+    #[test]
+    fn active_checks_of_the_idle_node_are_told_with_their_age() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(active_checks(dir.path(), 0.0), "none since the node booted");
+        std::fs::create_dir(dir.path().join("active")).unwrap();
+        let stamp = "{\"schema\":\"clustermax-active/1\",\"kind\":\"heavy\",\"time\":3600,\"seconds\":150,\"status\":\"pass\",\"job\":\"7\"}\n";
+        std::fs::write(dir.path().join("active/heavy.json"), stamp).unwrap();
+        std::fs::write(dir.path().join("active/light.json"), "{").unwrap();
+        assert_eq!(active_checks(dir.path(), 9000.0), "heavy pass 1.5 h ago");
     }
 }
