@@ -106,6 +106,10 @@ fn status(process: &Path, key: &str) -> String {
 
 #[test]
 fn a_probe_that_cannot_be_killed_holds_nothing_up() {
+    if harness::slurm_root().is_some() {
+        println!("skipped: programs inside another release's system do not see this test's mount");
+        return;
+    }
     let c = Cluster::up(&["--nodes", "1", "--enforcement", "enforce", "--health-interval", "3600"]);
     let Some(mut frozen) = Frozen::new(&c.scratch()) else { return };
     let point = frozen.point.clone();
