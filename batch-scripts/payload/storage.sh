@@ -21,8 +21,19 @@ for target in shared local; do
         shared) base=$raw ;;
         local) base=${TMPDIR:-/tmp} ;;
     esac
-    if ! work=$(mktemp -d "$base/clustermax-fio.$node.XXXXXX"); then
-        echo "no folder can be made in $base on $node" >"$raw/$node.$target.txt"
+    if [[ ! -d $base ]]; then
+        echo "$base does not exist on $node; set TMPDIR to a folder that does" >"$raw/$node.$target.txt"
+        continue
+    fi
+    # What is measured: its type decides whether it can be shared at all.
+    findmnt -n -o FSTYPE,SOURCE -T "$base" >"$raw/$node.$target.where" 2>/dev/null
+    free=$(df --output=avail -k "$base" 2>/dev/null | tail -n1)
+    if ((${free:-65536} < 65536)); then
+        echo "$base on $node has ${free// /} KiB free and fio needs 65536; free space or set TMPDIR" >"$raw/$node.$target.txt"
+        continue
+    fi
+    if ! work=$(mktemp -d "$base/clustermax-fio.$node.XXXXXX" 2>/dev/null); then
+        echo "$base on $node cannot be written (read-only, or not yours); set TMPDIR to a folder that can" >"$raw/$node.$target.txt"
         work=''
         continue
     fi

@@ -15,6 +15,8 @@ const JOBS: [(&str, &str); 5] = [
     ("randwrite", "randwrite"),
     ("fsync", "write"),
 ];
+/// File systems of one node, as findmnt names them: over several nodes they are no shared storage.
+const NODE_LOCAL: [&str; 8] = ["ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "overlay", "zfs"];
 
 /// Stage `storage`.
 pub fn read(raw: &Raw) -> Vec<Record> {
@@ -40,6 +42,21 @@ pub fn read(raw: &Raw) -> Vec<Record> {
                 nothing(raw.missing_state(), &raw.marker.why(), &mut records);
                 continue;
             };
+            // Nodes that are one machine share every file system of it.
+            let run = &raw.folder.run;
+            if target == "shared"
+                && run.nodes.len() > 1
+                && !run.simulated
+                && let Some(kind) =
+                    file_system(raw, node, target).filter(|kind| NODE_LOCAL.contains(&kind.as_str()))
+            {
+                let why = format!(
+                    "the results folder lies on {kind} on {node}, a file system of one node: this is not the shared storage; \
+                     give --results a folder that is shared"
+                );
+                nothing(State::Unknown, &why, &mut records);
+                continue;
+            }
             match document(&file.text) {
                 Some(value) => one(raw, file, &value, node, target, &mut records),
                 None => nothing(
@@ -53,9 +70,21 @@ pub fn read(raw: &Raw) -> Vec<Record> {
     records
 }
 
+/// Type of the file system that was measured, where the payload could tell.
+fn file_system(raw: &Raw, node: &str, target: &str) -> Option<String> {
+    let file = raw.file(&format!("{node}.{target}.where"))?;
+    file.text.split_whitespace().next().map(str::to_owned)
+}
+
 /// Warnings of fio stand before the document.
 fn document(text: &str) -> Option<Value> {
     serde_json::from_str(&text[text.find('{')?..]).ok()
+}
+
+/// An errno of fio in words.
+fn words(error: i64) -> String {
+    i32::try_from(error)
+        .map_or_else(|_| error.to_string(), |error| std::io::Error::from_raw_os_error(error).to_string())
 }
 
 fn one(raw: &Raw, file: &RawFile, document: &Value, node: &str, target: &str, records: &mut Vec<Record>) {
@@ -100,7 +129,7 @@ fn one(raw: &Raw, file: &RawFile, document: &Value, node: &str, target: &str, re
                     metric,
                     unit,
                     State::Unknown,
-                    format!("fio job {job} ended with error {error}"),
+                    format!("fio job {job} ended with an error: {}", words(error)),
                 ),
                 // Nothing is zero: a job that moved no byte measured nothing.
                 Some(seen) if seen > 0.0 => raw.measured(metric, unit, seen * scale, pointer(path)),

@@ -302,6 +302,45 @@ fn inference_is_read_rank_by_rank_and_the_worst_difference_counts() {
 }
 
 #[test]
+fn storage_of_one_node_is_not_rated_as_shared() {
+    let json = r#"{"fio version":"fio-3.33","jobs":[{"jobname":"seqread","error":0,"read":{"bw_bytes":250000000,"iops":1}}]}"#;
+    let speed = [("node", "n1"), ("target", "shared"), ("rw", "read")];
+    for (place, known) in [("nfs4 server:/export\n", true), ("ext4 /dev/vda\n", false), ("", true)] {
+        let files = [("n1.shared.json", json), ("n1.shared.where", place)];
+        let (_dir, records) = collected("storage", StageState::Done, &files);
+        let record = find(&records, "fio_bandwidth", &speed);
+        assert_eq!(record.value.is_some(), known, "{place}: {record:?}");
+        assert!(known || record.detail.as_ref().unwrap().contains("not the shared storage"), "{record:?}");
+    }
+}
+
+/// Runs the payload with TMPDIR set to a folder that a command makes first; the sentence for the local target.
+fn storage_payload(prepare: &str, tmp: &str) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let script = format!(
+        "cd {} && mkdir raw && {prepare} && SLURMD_NODENAME=n1 TMPDIR={tmp} bash {}/../batch-scripts/payload/storage.sh raw 1",
+        dir.path().display(),
+        env!("CARGO_MANIFEST_DIR")
+    );
+    let out = std::process::Command::new("unshare").args(["-m", "bash", "-c", &script]).output().unwrap();
+    let said = fs::read_to_string(dir.path().join("raw/n1.local.txt")).unwrap_or_default();
+    assert!(dir.path().join("raw/n1.shared.json").exists(), "{}", String::from_utf8_lossy(&out.stderr));
+    said
+}
+
+#[test]
+fn a_folder_that_fio_cannot_use_is_named_in_a_sentence() {
+    for (prepare, tmp, expected) in [
+        ("true", "gone", "gone does not exist on n1; set TMPDIR"),
+        ("mkdir small && mount -t tmpfs -o size=4m none small", "small", "KiB free and fio needs 65536"),
+        ("mkdir ro && mount -t tmpfs -o ro none ro", "ro", "cannot be written (read-only, or not yours)"),
+    ] {
+        let said = storage_payload(prepare, tmp);
+        assert!(said.contains(expected) && said.lines().count() == 1, "{said}");
+    }
+}
+
+#[test]
 fn objects_that_came_back_wrong_are_records_of_their_own() {
     let text = r#"{"schema":"clustermax-s3/1","node":"n1","endpoint":"https://s3","bucket":"b","started":"2026-11-30T20:00:01Z",
         "complete":true,"detail":"get of 4096 bytes at https://s3: HTTP 503, SlowDown","rows":[

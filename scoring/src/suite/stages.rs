@@ -171,7 +171,7 @@ pub fn train(bench: &mut Bench) -> Result<(), Stop> {
 
 /// Prefill, decode and tensor-parallel decode.
 pub fn inference(bench: &mut Bench) -> Result<(), Stop> {
-    let seconds = bench.sizes().gemm.min(60).to_string();
+    let seconds = (bench.sizes().gemm / 5).clamp(2, 60).to_string();
     bench.payload("inference.py", &["--seconds".to_owned(), seconds])
 }
 
