@@ -151,6 +151,43 @@ fn options_reach_every_context_and_nothing_is_said_unasked() {
     assert_eq!((said.code, said.err.matches(MARK).count()), (0, 1), "{}", said.err);
     let said = user(&c, &["srun", "true"]);
     assert_eq!((said.code, said.err.as_str()), (0, ""));
+
+    // A defect of ours costs a line in slurmd's log, whichever hook it is in.
+    let so = panicking(&c);
+    for hook in ["init", "user_init", "task_init", "task_exit"] {
+        let line = format!("optional {} panic={hook}\n", so.display());
+        std::fs::write(&plugstack, line).expect("plugstack.conf");
+        let said = user(&c, &["srun", "-n2", "echo", "ran"]);
+        assert_eq!((said.code, said.out.as_str()), (0, "ran\nran\n"), "{hook}: {}", said.err);
+        let (job, out, _) = batch(&c, hook, &["--wrap", "echo ran"]);
+        assert!(out.contains("ran\n"), "{hook}: {out}");
+        assert_eq!(end_of(&c, &job), "COMPLETED 0:0", "{hook}");
+        let log = std::fs::read_to_string(c.dir().join("log/slurmd-n1.log")).unwrap_or_default();
+        assert!(log.contains(&format!("internal error in {hook}: told to panic in {hook}")), "{hook}: {log}");
+        assert!(!c.node("n1").drained(), "{hook}: {:?}", c.node("n1"));
+    }
+}
+
+/// The plugin for the release in use, built to panic where it is told to.
+fn panicking(c: &Cluster) -> PathBuf {
+    let (major, minor) = release(c);
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("spank");
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args([
+        "build",
+        "--quiet",
+        "--package",
+        "spank-clustermax",
+        "--features",
+        "test-panic",
+        "--target-dir",
+    ]);
+    cargo.arg(&target).arg("--manifest-path").arg(project().join("Cargo.toml"));
+    let said = run(cargo.env("CLUSTERMAX_SLURM_VERSION", format!("{major}.{minor:02}")));
+    assert_eq!(said.code, 0, "{}", said.err);
+    let so = c.scratch().join("panicking.so");
+    std::fs::copy(target.join("debug/libspank_clustermax.so"), &so).expect("the plugin");
+    so
 }
 
 #[test]
@@ -730,10 +767,11 @@ fn mig_instances(c: &Cluster, slurm_conf: &str) {
     );
     assert_eq!(numbers, "0,1");
     let config = std::fs::read_to_string(c.config()).expect("clustermax.toml");
-    let aware = match config.split_once("[profile.gpu]\n") {
-        Some((before, after)) => format!("{before}[profile.gpu]\nmig = true\n{after}"),
-        None => format!("{config}\n[profile.gpu]\nmig = true\n"),
-    };
+    let aware = config.replace("mig = false\n", "mig = true\n");
+    assert_ne!(aware, config);
     std::fs::write(c.config(), aware).expect("clustermax.toml");
+    for gpu in ["0", "1"] {
+        c.sim_ok(&["inject", "mig-on", "--node", "n1", "--gpu", gpu]);
+    }
     assert_eq!(gpus().1, Vec::<u64>::new(), "nothing is known, so nothing is claimed");
 }
