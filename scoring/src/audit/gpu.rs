@@ -8,8 +8,8 @@ use serde_json::Value;
 use super::system::{self, Host, names, text};
 use super::{Item, Verdict};
 
-/// Longest wait for NVML: eight sick GPUs answer slowly before they hang.
-const NVML_LIMIT: Duration = Duration::from_secs(15);
+/// Longest wait for the facts: eight sick GPUs answer slowly before they hang.
+const FACTS_LIMIT: Duration = Duration::from_secs(15);
 
 /// NVML's answer.
 struct Nvml {
@@ -25,26 +25,41 @@ struct Pci {
     max_width: Option<u32>,
 }
 
-/// Asks `clustermax-healthcheck` for what its NVML source reads: one JSON line for the driver, one for each GPU.
+/// NVML's part of `clustermax-healthcheck facts --json`, which looks as any user and holds every source to a deadline.
+/// Asked once: the answer is kept with the host.
 fn nvml(host: &Host) -> Result<Nvml, String> {
-    let program = Host::program("clustermax-healthcheck")
-        .ok_or("clustermax-healthcheck, which reads NVML, is not installed")?;
-    let ran = system::run_for(&program, &["__source", "nvml", &host.nvml], NVML_LIMIT)?;
-    let mut found = Nvml { driver: String::new(), count: 0, gpus: Vec::new() };
-    let mut answered = false;
-    for line in ran.out.lines() {
-        let Ok(value) = serde_json::from_str::<Value>(line) else { continue };
-        if let Some(driver) = value.get("Driver") {
-            answered = true;
-            found.driver = driver["version"].as_str().unwrap_or_default().to_owned();
-            found.count = driver["count"].as_u64().and_then(|n| u32::try_from(n).ok()).unwrap_or(0);
-        } else if let Some(gpu) = value.get("Gpu") {
-            found.gpus.push(gpu.clone());
-        } else if let Some(failed) = value.get("Failed") {
-            return Err(failed["why"].as_str().unwrap_or("NVML failed").to_owned());
+    let found = host.facts.get_or_init(|| facts(host)).as_ref().map_err(Clone::clone)?;
+    let nvml = reading(&found["nvml"]).map_err(|why| format!("NVML: {why}"))?;
+    for key in ["library_missing", "refused", "hung"] {
+        if let Some(why) = nvml[key].as_str() {
+            return Err(format!("NVML: {why}"));
         }
     }
-    if answered { Ok(found) } else { Err(format!("NVML: {}", ran.complaint())) }
+    Ok(Nvml {
+        driver: nvml["driver_version"].as_str().unwrap_or_default().to_owned(),
+        count: nvml["count"].as_u64().and_then(|count| u32::try_from(count).ok()).unwrap_or(0),
+        gpus: nvml["gpus"].as_array().cloned().unwrap_or_default(),
+    })
+}
+
+fn facts(host: &Host) -> Result<Value, String> {
+    let program = Host::program("clustermax-healthcheck")
+        .ok_or("clustermax-healthcheck, which reads NVML, is not installed")?;
+    let config = host.config.display().to_string();
+    let mut args = vec!["facts", "--json", "--node", &host.node];
+    // One that is named must be there.
+    if host.config.is_file() {
+        args.extend(["--config", &config]);
+    }
+    let ran = system::run_for(&program, &args, FACTS_LIMIT)?;
+    let value: Value = serde_json::from_str(&ran.out)
+        .map_err(|_| format!("clustermax-healthcheck facts: {}", ran.complaint()))?;
+    match value["schema"].as_str() {
+        Some("clustermax-facts/1") => Ok(value),
+        other => Err(format!(
+            "clustermax-healthcheck facts has the schema {other:?}, which this release does not know"
+        )),
+    }
 }
 
 /// A value inside healthcheck's `Reading`: `{"value": x}`, or why there is none.
@@ -207,6 +222,7 @@ fn one(gpu: &Value, driver: &str) -> Vec<Item> {
             .param("driver", driver)
             .param("uuid", words(gpu, "uuid"))
             .param("pci", words(gpu, "pci"))
+            .param("vbios", words(&gpu["survey"], "vbios"))
     }];
     let number = |key: &str| {
         reading(&gpu[key]).and_then(|value| value.as_f64().ok_or_else(|| "not a number".to_owned()))
@@ -219,8 +235,25 @@ fn one(gpu: &Value, driver: &str) -> Vec<Item> {
     });
     let last = items.pop().map(|item| item.unit("C"));
     items.extend(last);
+    let watts = reading(&gpu["details"]["power_mw"])
+        .and_then(|value| value.as_f64().ok_or_else(|| "not a number".to_owned()))
+        .map(|milliwatts| milliwatts / 1e3);
+    // cmax: what an idle board may draw.
+    let most = match words(gpu, "name") {
+        name if name.contains("GB200") || name.contains("GB300") => 300.0,
+        name if name.contains("B200") || name.contains("B300") => 250.0,
+        _ => 150.0,
+    };
     items.push(
-        Item::unavailable(s, "gpu_power_idle", "not among what clustermax-healthcheck reads").unit("W"),
+        match watts {
+            Ok(watts) => {
+                Item::value(s, "gpu_power_idle", watts, format!("{watts:.0} W, {most:.0} W at most"))
+                    .judged(if watts <= most { Verdict::Pass } else { Verdict::Warn })
+                    .mend("see which process holds the GPU, and its clocks")
+            }
+            Err(why) => Item::unknown(s, "gpu_power_idle", why),
+        }
+        .unit("W"),
     );
     items.push(match (number("ecc_sram_ue"), number("ecc_dram_ue")) {
         (Ok(sram), Ok(dram)) => Item::value(

@@ -27,7 +27,6 @@ struct Paths {
     sysfs: String,
     procfs: String,
     dev: String,
-    nvml: String,
     run_dir: String,
 }
 
@@ -37,7 +36,6 @@ impl Default for Paths {
             sysfs: "/sys".to_owned(),
             procfs: "/proc".to_owned(),
             dev: "/dev".to_owned(),
-            nvml: "libnvidia-ml.so.1".to_owned(),
             run_dir: "/run/clustermax".to_owned(),
         }
     }
@@ -54,12 +52,12 @@ pub struct Host {
     pub procfs: PathBuf,
     /// `/dev`
     pub dev: PathBuf,
-    /// NVML library, a path or a name for the dynamic linker.
-    pub nvml: String,
     /// Where the node programs publish their verdict.
     pub run_dir: PathBuf,
     /// The configuration, to be handed on.
     pub config: PathBuf,
+    /// What `clustermax-healthcheck facts` said, once it was asked.
+    pub facts: std::sync::OnceLock<Result<serde_json::Value, String>>,
 }
 
 impl Host {
@@ -98,9 +96,9 @@ impl Host {
             sysfs: path(&found.paths.sysfs),
             procfs: path(&found.paths.procfs),
             dev: path(&found.paths.dev),
-            nvml: found.paths.nvml.replace("%n", &node),
             run_dir: path(&found.paths.run_dir),
             config: config.to_owned(),
+            facts: std::sync::OnceLock::new(),
             node,
         })
     }
@@ -337,11 +335,11 @@ mod tests {
     fn the_configuration_moves_every_path() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("c.toml");
-        std::fs::write(&file, "[paths]\nsysfs = \"/x/%n/sys\"\nnvml = \"/x/%n/libnvidia-ml.so.1\"\n[checks.\"gpu.temp\"]\nstate = \"on\"\n")
+        std::fs::write(&file, "[paths]\nsysfs = \"/x/%n/sys\"\nrun_dir = \"/x/%n/run\"\n[checks.\"gpu.temp\"]\nstate = \"on\"\n")
             .unwrap();
         let host = Host::open(Some(&file), Some("n7")).unwrap();
         assert_eq!(host.sysfs, Path::new("/x/n7/sys"));
-        assert_eq!(host.nvml, "/x/n7/libnvidia-ml.so.1");
+        assert_eq!(host.run_dir, Path::new("/x/n7/run"));
         std::fs::write(&file, "paths = 3").unwrap();
         let failure = Host::open(Some(&file), Some("n7")).unwrap_err();
         assert!(failure.code == 2 && failure.message.contains("c.toml"), "{failure}");

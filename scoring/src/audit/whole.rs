@@ -109,7 +109,7 @@ pub fn run(args: &Args, table: &Table) -> Result<u8, Failure> {
     });
     let of_cluster = of_cluster
         .map_err(|_| Failure::missing("the audit of Slurm's configuration ended in a panic; report it"))?;
-    unseen.sort_by(|a, b| natural(&a.node).cmp(&natural(&b.node)));
+    unseen.sort_by_key(|one| natural(&one.node));
     let looked: Vec<String> =
         if seen.is_empty() { names.clone() } else { seen.iter().map(|node| node.node.clone()).collect() };
     let (folder, _temporary) = match &args.results {
@@ -233,7 +233,7 @@ fn targets(args: &Args) -> Result<Vec<Target>, Failure> {
             "sinfo shows no node; give another --partition, or ask who runs the cluster",
         ));
     }
-    found.sort_by(|a, b| natural(&a.name).cmp(&natural(&b.name)));
+    found.sort_by_key(|one| natural(&one.name));
     Ok(found)
 }
 
@@ -317,8 +317,8 @@ fn fan_out(args: &Args, targets: &[Target]) -> (Vec<Document>, Vec<Seen>, Vec<Un
     });
     let (mut documents, mut seen, unseen): (Vec<Document>, Vec<Seen>, Vec<Unseen>) =
         done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    documents.sort_by(|a, b| natural(&a.node).cmp(&natural(&b.node)));
-    seen.sort_by(|a, b| natural(&a.node).cmp(&natural(&b.node)));
+    documents.sort_by_key(|one| natural(&one.node));
+    seen.sort_by_key(|one| natural(&one.node));
     (documents, seen, unseen)
 }
 

@@ -15,8 +15,11 @@ const LOOSER: [(&str, &str); 4] = [
     ("healthChecks.autoRemediation", "means ResumeProgram or ReturnToService, which drain nothing"),
 ];
 
-/// A flag of one node: key, metric, param.
-const NODE_FLAGS: [(&str, &str, Option<(&str, &str)>); 5] = [
+/// Key of the document, metric, and the param that tells it from others of the metric.
+type NodeFlag = (&'static str, &'static str, Option<(&'static str, &'static str)>);
+
+/// Flags of one node.
+const NODE_FLAGS: [NodeFlag; 5] = [
     ("containers.enroot", "tool_present", Some(("tool", "enroot"))),
     ("containers.singularity", "tool_present", Some(("tool", "apptainer"))),
     ("gpus.gdrcopy.installed", "gdrcopy", None),
