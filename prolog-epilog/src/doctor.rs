@@ -161,7 +161,7 @@ pub fn diagnose(options: &Options) -> Diagnosis {
         Ok(conf) => {
             looks.pass("slurm.conf", format!("{} is readable", conf_path.display()));
             if node_side {
-                hooks::scripts(&mut looks, &config, conf);
+                hooks::scripts(&mut looks, &config, conf, slurm);
                 hooks::health_check(&mut looks, &config, conf);
             }
             hooks::timeouts(&mut looks, &config, conf);

@@ -5,12 +5,15 @@ use std::path::{Path, PathBuf};
 use healthcheck::config::{Config, check_trusted};
 
 use super::{Looks, Status, is_executable, runs};
+use crate::release::Release;
 use crate::slurm_conf::{self, SlurmConf};
 
+/// Up to this release the last of several lines counts; seen on 22.05, and on 24.11 that all do.
+const LAST_LINE_ONLY: Release = Release { major: 23, minor: 2 };
 /// Slurm's default for both, in seconds.
 const MESSAGE_TIMEOUT: u64 = 10;
 
-pub(super) fn scripts(looks: &mut Looks, config: &Config, conf: &SlurmConf) {
+pub(super) fn scripts(looks: &mut Looks, config: &Config, conf: &SlurmConf, slurm: Option<Release>) {
     let own = |name: &str| config.paths.drain.parent().unwrap_or(Path::new("/")).join(name);
     for (key, name, missing, why) in [
         ("Prolog", "clustermax-prolog", Status::Fail, "jobs start on nodes with a known fault"),
@@ -23,11 +26,12 @@ pub(super) fn scripts(looks: &mut Looks, config: &Config, conf: &SlurmConf) {
     ] {
         let check = format!("slurm.conf {key}");
         let line = format!("{key}={}", own(name).display());
-        let scripts: Vec<PathBuf> = conf
-            .all(key)
-            .filter(|v| !v.is_empty() && *v != "(null)")
-            .flat_map(|v| slurm_conf::expand(Path::new(v.trim())))
-            .collect();
+        let mut lines: Vec<&str> = conf.all(key).filter(|v| !v.is_empty() && *v != "(null)").collect();
+        if slurm.is_some_and(|r| r <= LAST_LINE_ONLY) {
+            lines.drain(..lines.len().saturating_sub(1));
+        }
+        let scripts: Vec<PathBuf> =
+            lines.iter().flat_map(|v| slurm_conf::expand(Path::new(v.trim()))).collect();
         if let Some(broken) = scripts.iter().find(|s| !is_executable(s)) {
             looks.add(
                 &check,
@@ -49,7 +53,7 @@ pub(super) fn scripts(looks: &mut Looks, config: &Config, conf: &SlurmConf) {
             looks.add(
                 &check,
                 missing,
-                format!("no {key} script runs {name}: add {line} (several lines are allowed)"),
+                format!("no {key} script runs {name}: add {line}, or a link to it in the folder of a pattern such as {key}=/etc/slurm/scripts.d/* (of several lines, releases up to {LAST_LINE_ONLY} take the last one only)"),
                 why,
                 line,
             );

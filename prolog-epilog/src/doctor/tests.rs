@@ -239,3 +239,20 @@ fn an_engaged_brake_and_waiting_drains_are_shown() {
     Spool::new(&site.path("state")).keep(&waiting).unwrap();
     assert_eq!(site.item("spool").status, Status::Warn);
 }
+
+/// 22.05 runs the last of several Prolog lines only, seen on a cluster; 24.11 runs them all.
+#[test]
+fn of_several_prolog_lines_an_old_slurm_takes_the_last() {
+    let site = Site::good();
+    site.script("other", "true");
+    let ours = site.path("clustermax-prolog").display().to_string();
+    let both = format!("{ours}\nProlog={}", site.path("other").display());
+    site.conf(&[("Prolog", &both)]);
+    let item = site.item("slurm.conf Prolog");
+    assert!(
+        item.status == Status::Fail && item.text.contains("no Prolog script runs clustermax-prolog"),
+        "{item:?}"
+    );
+    site.script("scontrol", "echo slurm-wlm 24.11.5");
+    assert_eq!(site.item("slurm.conf Prolog").status, Status::Pass);
+}
