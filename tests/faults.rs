@@ -92,6 +92,7 @@ const FAULTS: &[(&str, u32, &str, bool)] = &[
     ("edac:ue", 1, "host.edac edacue mc0 fail repair", true),
     ("edac:ce", 1, "host.edac edacce mc0 warn repair", false),
     ("nvme-dead", 1, "disk.nvme nvmedown nvme1 fail repair", true),
+    ("nvme-smart", 1, "disk.nvme nvmesmart nvme1 fail repair", true),
     ("raid-degraded", 1, "disk.raid raid md0 warn repair", false),
     ("lockup", 1, "host.kernel lockup - fail reboot", true),
     ("mce", 1, "host.kernel mce - fail repair", true),

@@ -169,8 +169,28 @@ fn amd_gpus_are_read_from_amdgpus_sysfs() {
         put(1, file, good);
         assert_eq!(findings(&pass(&cluster, "periodic")), Vec::<String>::new(), "{file}");
     }
+    // The firmware's counts, layout 1.8: slowed by heat of the memory in all of its cycles since the pass before.
+    let metrics = |cycles: u32, hbm: u32| {
+        let mut bytes = vec![0xffu8; 3872];
+        bytes[..4].copy_from_slice(&[0x20, 0x0f, 1, 8]);
+        bytes[40..64].copy_from_slice(&[cycles, 0, 0, 0, 0, hbm].map(u32::to_le_bytes).concat());
+        std::fs::write(device(1).join("gpu_metrics"), bytes).unwrap();
+    };
+    for pass_number in 0..4 {
+        metrics(pass_number * 1000, pass_number * 1000);
+        let seen = findings(&pass(&cluster, "periodic"));
+        let wanted = if pass_number == 3 { vec!["amd.throttle amdslow g1 warn repair"] } else { vec![] };
+        assert_eq!(seen, wanted, "pass {pass_number}");
+        // Two passes within a second are one read.
+        std::thread::sleep(std::time::Duration::from_millis(1100));
+    }
+    std::fs::remove_file(device(1).join("gpu_metrics")).unwrap();
     std::fs::write(device(1).join("config"), [0xff; 64]).unwrap();
     assert_eq!(findings(&pass(&cluster, "prolog")), ["amd.bus amdbus g1 fail reboot"]);
+    std::fs::write(device(1).join("config"), "\x02\x10".repeat(32)).unwrap();
+    let lost = "3,0,1000000,-;amdgpu 0000:06:00.0: amdgpu: device lost from bus!\n";
+    std::fs::write(cluster.node_dir("n1").join("kmsg"), lost).unwrap();
+    assert_eq!(findings(&pass(&cluster, "periodic")), ["amd.kernel amdlost g1 fail reboot"]);
     std::fs::remove_dir_all(device(1)).unwrap();
     let seen = findings(&pass(&cluster, "prolog"));
     assert!(seen.contains(&"amd.count amdcount - fail reboot".to_string()), "{seen:#?}");

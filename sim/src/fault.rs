@@ -409,6 +409,9 @@ impl Target<'_> {
         let healthy = load(&self.node.gpus_healthy())?;
         SysfsTree::at(&self.node.sys()).write_healthy(self.model, &healthy, self.ib_ports as usize)?;
         save(&healthy, &self.node.gpus())?;
+        // The page is the fault, and so is what was read of it.
+        let _ = std::fs::remove_file(self.node.health_page());
+        let _ = std::fs::remove_file(self.node.run().join("smart.json"));
         save_injected(self.node, &[])
     }
 }

@@ -103,6 +103,11 @@ impl NodeLayout {
     pub fn dev(&self) -> PathBuf {
         self.dir.join("dev")
     }
+    /// Health page of the second NVMe controller, there while it has something to say.
+    #[must_use]
+    pub fn health_page(&self) -> PathBuf {
+        self.dev().join("nvme1")
+    }
     /// Raw records of kernel lines that name no device.
     #[must_use]
     pub fn kmsg(&self) -> PathBuf {

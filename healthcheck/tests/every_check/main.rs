@@ -153,6 +153,28 @@ fn every_check_is_unknown_where_its_source_does_not_answer() {
     assert_eq!(drains, [""; 0]);
 }
 
+#[test]
+fn no_check_of_the_kernel_log_passes_when_the_log_cannot_be_opened() {
+    let facts = || {
+        let mut facts = full();
+        full::of(&mut facts.kernel).unread.push("cannot open the kernel log /dev/kmsg".into());
+        facts
+    };
+    for id in [
+        "gpu.xid",
+        "gpu.lost_text",
+        "gpu.sxid",
+        "gpu.xid_repeat",
+        "net.driver",
+        "host.kernel",
+        "host.oom",
+        "amd.kernel",
+    ] {
+        let status = after(id, PROFILE, Mode::Deep, 60.0, |_| facts());
+        assert_eq!(status, Some(Status::Unknown), "{id}");
+    }
+}
+
 /// Nothing that NVML was asked for may pass when its answer is an error for every GPU.
 #[test]
 fn a_gpu_that_answers_nothing_passes_nothing() {

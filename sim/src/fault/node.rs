@@ -4,11 +4,12 @@ use nvidia_ml_sim::model::PciAddress;
 
 use super::{Line, Target, line};
 use crate::error::{Error, Result};
+use crate::files;
 use crate::kmsg;
 use crate::sysfs::{SysfsTree, nic_address};
 
 /// Name, argument and meaning, as `inject --list` shows them.
-pub(super) const FAULTS: [(&str, &str, &str); 17] = [
+pub(super) const FAULTS: [(&str, &str, &str); 18] = [
     ("ib-flap", "[:PORT]", "an InfiniBand link goes down and up three times, each time it is injected"),
     ("ib-symbol", "[:PORT]", "20000 symbol errors more on an InfiniBand port, each time it is injected"),
     ("ib-errors", "[:PORT]", "20000 receive errors more on an InfiniBand port, each time it is injected"),
@@ -26,6 +27,7 @@ pub(super) const FAULTS: [(&str, &str, &str); 17] = [
     ("net-down", "", "the network interface eth0 has no link"),
     ("edac", "[:ue|ce]", "an uncorrectable memory error more, or 1000 corrected ones (ue)"),
     ("nvme-dead", "", "the NVMe controller nvme1 is dead"),
+    ("nvme-smart", "", "the NVMe controller nvme1 says that its reliability is degraded"),
     ("raid-degraded", "", "the mirror md0 lost a member"),
     ("lockup", "", "two kernel lines of a processor that is locked up, in this node's log"),
     ("mce", "", "the kernel line of a machine check exception, in this node's log"),
@@ -49,6 +51,7 @@ pub enum NodeFault {
     NetDown,
     Edac(&'static str, u32),
     NvmeDead,
+    NvmeSmart,
     RaidDegraded,
     Lockup,
     Mce,
@@ -91,6 +94,7 @@ impl NodeFault {
                 Some(_) => Err(bad("ue or ce")),
             },
             "nvme-dead" => none(Self::NvmeDead),
+            "nvme-smart" => none(Self::NvmeSmart),
             "raid-degraded" => none(Self::RaidDegraded),
             "lockup" => none(Self::Lockup),
             "mce" => none(Self::Mce),
@@ -155,6 +159,13 @@ impl NodeFault {
             }
             Self::Edac(file, by) => tree.rise(&tree.edac(file), u64::from(*by), u64::MAX)?,
             Self::NvmeDead => tree.put(&tree.nvme(1), "dead")?,
+            Self::NvmeSmart => {
+                // The health page in the place of the device; what the checks remember of the last one is not waited for.
+                let mut page = [0u8; 512];
+                (page[0], page[3], page[4]) = (1 << 2, 100, 10);
+                files::write_atomic(&target.node.health_page(), &page, 0o600)?;
+                let _ = std::fs::remove_file(target.node.run().join("smart.json"));
+            }
             Self::RaidDegraded => tree.put(&tree.raid("degraded"), "1")?,
             Self::Lockup => own.extend([
                 "watchdog: BUG: soft lockup - CPU#3 stuck for 26s! [python3:4242]",
