@@ -255,6 +255,17 @@ fn nodes(b: &mut Book) {
     b.row(IN, "it is in a maintenance reservation", "drain --reason REASON", &said, "protected", 11);
     assert!(!b.c.node("n3").drained());
 
+    if slurm_root().is_some() {
+        // 23.02 and newer: a reason of Slurm's own, and an operator's timer that any update would stop.
+        let timed = "scontrol update nodename=n4 state=drain resumeafter=3600";
+        b.c.slurm(&timed.split(' ').chain(["reason=Prolog error"]).collect::<Vec<_>>());
+        let said = run(&mut b.on("n4", &drain));
+        b.row(IN, "an operator had Slurm resume it later", "drain --reason REASON", &said, "foreign", 10);
+        assert!(said.out.contains("ResumeAfter"), "{said:?}");
+        b.c.slurm(&["scontrol", "update", "nodename=n4", "state=resume"]);
+        b.c.wait(30, "n4 in service", || b.c.node("n4").state == "IDLE");
+    }
+
     // Ours, then an operator's word over it.
     assert_eq!(run(&mut b.on("n1", &drain)).code, 0);
     let said = run(&mut b.on("n1", &["return", "--id", "00000000"]));

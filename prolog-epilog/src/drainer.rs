@@ -184,6 +184,10 @@ fn weigh(node: &Node, reason: &str) -> Result<(String, bool), Box<Report>> {
     match decide(node, reason) {
         Decision::Write { text, takes_node } => Ok((text, takes_node)),
         Decision::Already => stands(Outcome::Already, String::new()),
+        Decision::Foreign if node.resume_after => stands(
+            Outcome::Foreign,
+            "an operator had Slurm resume it later (ResumeAfter), left alone".to_string(),
+        ),
         Decision::Foreign => stands(
             Outcome::Foreign,
             format!("{} with a reason that is not ours, left alone", state_text(node.state)),
