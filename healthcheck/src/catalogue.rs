@@ -2,6 +2,7 @@
 
 use crate::mode::Mode;
 
+mod amd;
 mod node;
 
 /// What `list` and `explain` say about a check.
@@ -69,15 +70,20 @@ const AFTER: &[Mode] = &[Mode::Epilog, Mode::Periodic, Mode::Deep];
 
 /// All checks of this release, in the order in which they decide a reason among equal actions: the kernel's own
 /// word first, since it names the cause where the state shows what follows.
-pub const CATALOGUE: &[CheckInfo] = &joined::<{ CORE.len() + node::ROWS.len() }>(CORE, node::ROWS);
+pub const CATALOGUE: &[CheckInfo] =
+    &joined::<{ CORE.len() + amd::ROWS.len() + node::ROWS.len() }>(&[CORE, amd::ROWS, node::ROWS]);
 
-/// Both tables, one after the other.
-const fn joined<const N: usize>(first: &[CheckInfo], second: &[CheckInfo]) -> [CheckInfo; N] {
-    let mut all = [first[0]; N];
-    let mut at = 0;
+/// All tables, one after the other.
+const fn joined<const N: usize>(tables: &[&[CheckInfo]]) -> [CheckInfo; N] {
+    let mut all = [CORE[0]; N];
+    let (mut table, mut row, mut at) = (0, 0, 0);
     while at < N {
-        all[at] = if at < first.len() { first[at] } else { second[at - first.len()] };
-        at += 1;
+        if row < tables[table].len() {
+            all[at] = tables[table][row];
+            (row, at) = (row + 1, at + 1);
+        } else {
+            (table, row) = (table + 1, 0);
+        }
     }
     all
 }
@@ -462,99 +468,6 @@ const CORE: &[CheckInfo] = &[
         reads_needed: 1,
         modes: SLOW,
         action: "none",
-    },
-    CheckInfo {
-        id: "amd.kernel",
-        tokens: &[
-            "amdlost", "amdreset", "amdring", "amdqueue", "amdras", "amdpoison", "amdretire", "amdinit", "amdpsp", "amdsmu",
-            "amdfault", "amdhot",
-        ],
-        reads: "kernel log: lines of amdgpu about resets, hangs, RAS, poison, firmware and memory faults",
-        rule: "by healthcheck/data/kernel.tsv: lost from the bus, a reset that failed, an init or firmware that failed and too many bad pages fail; errors that a counter decides, and hangs, warn; memory faults are the program's",
-        source: "Linux amdgpu and amdkfd; AMD node-scraper",
-        reads_needed: 1,
-        modes: ALL,
-        action: "by line",
-    },
-    CheckInfo {
-        id: "amd.count",
-        tokens: &["amdcount"],
-        reads: "AMD GPUs in PCI sysfs and which of them the driver amdgpu holds, profile.amd.gpu_count",
-        rule: "fail: fewer than the profile",
-        source: "as gpu.count",
-        reads_needed: 1,
-        modes: ALL,
-        action: "reboot",
-    },
-    CheckInfo {
-        id: "amd.bus",
-        tokens: &["amdbus"],
-        reads: "first 64 bytes of PCI config space",
-        rule: "fail: all ones: the device does not answer on the bus",
-        source: "as gpu.bus",
-        reads_needed: 1,
-        modes: ALL,
-        action: "reboot",
-    },
-    CheckInfo {
-        id: "amd.ras_ue",
-        tokens: &["amdue"],
-        reads: "amdgpu ras/*_err_count: uncorrectable errors since driver load, by block",
-        rule: "fail: above 0 in a block other than memory; warn: in memory (umc), whose bad pages decide",
-        source: "Linux amdgpu RAS documentation; as gpu.ecc_sram_ue and gpu.ecc_dram_ue",
-        reads_needed: 1,
-        modes: ALL,
-        action: "reboot",
-    },
-    CheckInfo {
-        id: "amd.ras_ce",
-        tokens: &["amdce"],
-        reads: "amdgpu ras/*_err_count: corrected errors over time",
-        rule: "warn: more than 100 within 24 hours",
-        source: "as host.edac (LBNL NHC, sichek)",
-        reads_needed: 1,
-        modes: SLOW,
-        action: "reset_gpu",
-    },
-    CheckInfo {
-        id: "amd.bad_pages",
-        tokens: &["amdpages"],
-        reads: "amdgpu ras/gpu_vram_bad_pages",
-        rule: "fail: a page could not be taken out of use, or waits for a reset (warn while a job holds the GPU)",
-        source: "Linux amdgpu RAS documentation",
-        reads_needed: 1,
-        modes: ALL,
-        action: "reset_gpu or repair",
-    },
-    CheckInfo {
-        id: "amd.links",
-        tokens: &["amdlink", "amdxgmi"],
-        reads: "current_link_width, max_link_width, profile.amd.pcie_width; xgmi_hive_id with profile.amd.xgmi; gpu_metrics xgmi_link_status with profile.amd.xgmi_links",
-        rule: "fail: fewer lanes than the profile (without one: than both ends can do), not in the other GPUs' hive, or fewer xGMI links up than the profile in 3 reads in a row and 10 minutes after boot",
-        source: "as gpu.pcie_width; Linux amdgpu xGMI documentation",
-        reads_needed: 1,
-        modes: ALL,
-        action: "repair or reboot",
-    },
-    CheckInfo {
-        id: "amd.temp",
-        tokens: &["amdtemp"],
-        reads: "amdgpu hwmon temperatures and their critical limits",
-        rule: "warn: 3 degrees or less below a limit; fail: at or above it in 3 reads in a row",
-        source: "as gpu.temp",
-        reads_needed: 3,
-        modes: SLOW,
-        action: "repair",
-    },
-    CheckInfo {
-        id: "amd.throttle",
-        tokens: &["amdslow"],
-        reads: "amdgpu gpu_metrics (layouts 1.3, 1.6 to 1.8): cycles slowed down by heat of socket, regulators or memory, or by PROCHOT",
-        rule: "warn: more than 1 % of ten minutes, or a momentary bit, in 3 reads in a row; fail: slowed by heat for more than 60 % of ten minutes; the power cap is no reason",
-        source: "Linux kgd_pp_interface.h; AMD SMI violation status; as gpu.throttle",
-        reads_needed: 1,
-        modes: SLOW,
-        action: "repair",
     },
     CheckInfo {
         id: "ib.count",
