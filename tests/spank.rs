@@ -34,6 +34,7 @@ fn batch(c: &Cluster, name: &str, args: &[&str]) -> (String, String, Said) {
     all.extend(args);
     let said = user(c, &all);
     let id = said.out.trim().to_owned();
+    c.wait(60, "the batch job has settled", || field(c, &id, "JobState") != "COMPLETING");
     (id, std::fs::read_to_string(&out).unwrap_or_default(), said)
 }
 
@@ -251,6 +252,9 @@ fn a_refused_step_fails_its_job_and_nothing_else() {
     let args = ["--wait", "--parsable", "-w", "n1", "--array=0-1", "-o", &scratch, "--wrap", "echo ran"];
     let said =
         user(&c, &[&["timeout", "90", "sbatch", "--clustermax-strict", "--gres=gpu:2"], &args[..]].concat());
+    c.wait(60, "the array has settled", || {
+        (0..2).all(|i| field(&c, &format!("{}_{i}", said.out.trim()), "JobState") != "COMPLETING")
+    });
     let ends: Vec<_> = (0..2).map(|i| end_of(&c, &format!("{}_{i}", said.out.trim()))).collect();
     println!("array: exit {}, {ends:?}", said.code);
     assert_eq!((said.code, ends), (1, vec!["FAILED 1:0".to_owned(); 2]), "{}", said.err);

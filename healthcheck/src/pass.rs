@@ -19,7 +19,7 @@ use crate::source::child::Meanwhile;
 use crate::state::{self, KnownGpu, Locked, State, write_atomic};
 use crate::sys;
 use crate::totals::Totals;
-use crate::verdict::{Action, Finding, Status, VERDICT_SCHEMA, Verdict};
+use crate::verdict::{ACTED_ON, Action, Finding, Status, VERDICT_SCHEMA, Verdict};
 use crate::watch;
 
 /// Largest verdict file in bytes: a prolog reads it in one go.
@@ -491,6 +491,10 @@ fn worth_telling(finding: &Finding, job: &str, gpus: &[u32]) -> bool {
         d.index.is_some_and(|i| gpus.contains(&i)) || d.name.strip_prefix("job") == Some(job)
     };
     let own = finding.device.as_ref().is_some_and(is_own);
+    // Whoever it happened to was told; it did not happen to a job that came after.
+    if finding.evidence.ends_with(ACTED_ON) {
+        return false;
+    }
     (own && finding.action >= Action::TellUser) || Verdict::concerns(finding, gpus)
 }
 
@@ -714,6 +718,15 @@ mod tests {
         let node = Finding { device: None, scope: Scope::Node, ..f.clone() };
         assert!(Verdict::concerns(&node, &[]));
         assert!(!Verdict::concerns(&Finding { observe: true, ..f }, &[3]));
+    }
+
+    /// After an operator had given a node back, its next jobs were told that their GPU had just fallen off the bus.
+    #[test]
+    fn an_event_acted_on_before_is_no_news_of_a_later_job() {
+        let mut f = Finding { status: Status::Warn, ..finding(3, false) };
+        assert!(worth_telling(&f, "7", &[3]));
+        f.evidence.push_str(ACTED_ON);
+        assert!(!worth_telling(&f, "7", &[3]));
     }
 
     /// A node in a folder: its kernel log holds one uncontained memory error of a GPU that it knows.

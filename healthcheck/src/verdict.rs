@@ -163,6 +163,9 @@ impl Device {
     }
 }
 
+/// How the evidence of a kernel event ends that an earlier pass acted on. The node may have been given back since.
+pub const ACTED_ON: &str = "; acted on before, or older than what this node remembers";
+
 /// What one check says about one device.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Finding {

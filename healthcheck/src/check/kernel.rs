@@ -7,7 +7,7 @@ use super::gpu::{device_at, same_slot};
 use super::{Context, Sink, why_missing};
 use crate::facts::SeenEvent;
 use crate::kernel_lines;
-use crate::verdict::{Action, Device, DeviceKind, Fault, Scope, Status};
+use crate::verdict::{ACTED_ON, Action, Device, DeviceKind, Fault, Scope, Status};
 use crate::xid::{Drain, Kind, Policy, Severity, policy};
 
 const CHECKS: [&str; 3] = ["gpu.xid", "gpu.lost_text", "gpu.sxid"];
@@ -130,7 +130,7 @@ fn status(rule: &Policy, handled: bool, refused: bool) -> Option<(Status, &'stat
     match (conclusive, handled) {
         _ if refused && conclusive => Some((Status::Warn, "; not acted on: xid.accept_synthetic is false")),
         (true, false) => Some((Status::Fail, "")),
-        (true, true) => Some((Status::Warn, "; acted on before, or older than what this node remembers")),
+        (true, true) => Some((Status::Warn, ACTED_ON)),
         // What was told once need not be told again.
         (false, true) => None,
         (false, false) if rule.severity == Severity::Info && rule.action == Action::None => None,

@@ -5,7 +5,7 @@ use super::gpu::same_slot;
 use super::{Context, Sink, why_missing};
 use crate::facts::{Reading, SeenEvent};
 use crate::kernel_lines::{self, Keep, REPEAT_USEC, Row};
-use crate::verdict::{Action, Device, DeviceKind, Scope, Status};
+use crate::verdict::{ACTED_ON, Action, Device, DeviceKind, Scope, Status};
 use crate::xid::{Drain, Severity};
 
 /// Checks that read nothing but the log.
@@ -63,7 +63,7 @@ fn judge(c: &Context<'_>, sink: &mut Sink<'_>, seen: &SeenEvent, row: &Row) {
     let (status, note) = match (may_drain, seen.handled) {
         (false, true) => return,
         (true, true) if p.drain == Drain::IfState => return,
-        (true, true) => (Status::Warn, "; acted on before, or older than what this node remembers"),
+        (true, true) => (Status::Warn, ACTED_ON),
         (false, false) if p.severity == Severity::Info && p.action == Action::None => return,
         (false, false) if doubtful && row.check != "host.oom" => return,
         (false, false) => (Status::Warn, ""),
