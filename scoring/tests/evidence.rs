@@ -263,3 +263,32 @@ fn every_malformed_file_is_one_sentence_that_names_file_key_and_mend() {
     fs::write(run.path().join("evidence.toml"), [0xff, 0xfe]).unwrap();
     assert!(text(&score(run.path(), &[]).0.stderr).contains("not UTF-8"));
 }
+
+#[test]
+fn a_statement_counts_where_a_program_saw_nothing_and_never_against_what_it_saw() {
+    let run = golden();
+    let wiped = "[[process]]\nitem = \"sec-27\"\nmet = true\ntext = \"every node is wiped\"\n";
+    put(run.path(), wiped);
+    let records = run.path().join("records.jsonl");
+    let text = fs::read_to_string(&records).unwrap();
+    let line =
+        text.lines().find(|line| line.contains("\"bmc_reachable\"") && line.contains("\"n1\"")).unwrap();
+    let of = |node: &str, value: &str, state: &str| {
+        let mut record: Value = serde_json::from_str(line).unwrap();
+        record["metric"] = "foreign_traces".into();
+        record["subject"]["node"] = node.into();
+        (record["value"], record["state"]) = (serde_json::from_str(value).unwrap(), state.into());
+        format!("{record}\n")
+    };
+    // Nothing seen on either node proves nothing: the statement decides, and says that it is one.
+    fs::write(&records, format!("{text}{}{}", of("n1", "null", "unknown"), of("n2", "null", "unknown")))
+        .unwrap();
+    let (_, json) = score(run.path(), &[]);
+    let found = criterion(&json, "sec-27");
+    assert_eq!((&found["state"], &found["provenance"]), (&"pass".into(), &"declared".into()));
+    // Traces on one node outrank it.
+    fs::write(&records, format!("{text}{}{}", of("n1", "null", "unknown"), of("n2", "3", "measured")))
+        .unwrap();
+    let (_, json) = score(run.path(), &[]);
+    assert_eq!(criterion(&json, "sec-27")["state"], "fail", "{}", criterion(&json, "sec-27"));
+}

@@ -30,6 +30,20 @@ pub struct Port {
     pub ethernet: bool,
 }
 
+/// Firmware of the RDMA cards, each release once by board; empty without a card.
+pub fn firmware(host: &Host) -> String {
+    let class = host.sysfs.join("class/infiniband");
+    let found: BTreeSet<String> = names(&class)
+        .iter()
+        .filter_map(|device| {
+            let read = |name: &str| text(&class.join(device).join(name)).filter(|text| !text.is_empty());
+            let release = read("fw_ver")?;
+            Some(read("board_id").map_or_else(|| release.clone(), |board| format!("{board} {release}")))
+        })
+        .collect();
+    found.into_iter().collect::<Vec<_>>().join(", ")
+}
+
 /// All RDMA ports of the node.
 pub fn ports(host: &Host) -> Vec<Port> {
     let class = host.sysfs.join("class/infiniband");
@@ -297,10 +311,13 @@ mod tests {
                     (&format!("{port}/link_layer"), "InfiniBand"),
                     (&format!("{port}/pkeys/0"), keys[0]),
                     (&format!("{port}/pkeys/1"), keys[1]),
+                    ("sysfs/class/infiniband/mlx5_0/fw_ver", "28.43.1014"),
+                    ("sysfs/class/infiniband/mlx5_0/board_id", "MT_0000000838"),
                 ],
             );
             assert_eq!(partition_keys(&host).value, want, "{keys:?}");
             assert_eq!(fabric(&host).params["link"].to_string(), "InfiniBand");
+            assert_eq!(firmware(&host), "MT_0000000838 28.43.1014");
             // No umad device: nothing can be asked, so nobody can be seen.
             assert_eq!(management(&host)[1].value, Some(0.0));
         }

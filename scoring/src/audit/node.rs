@@ -32,6 +32,7 @@ pub fn inventory(host: &Host) -> Vec<Item> {
             .param("cpu_model", cpu_model)
             .param("slurm_version", slurm)
             .param("boot_id", host.proc("sys/kernel/random/boot_id").unwrap_or_default())
+            .param("nic_firmware", fabric::firmware(host))
             .on(&host.node)
             .by("uname -r; cat /etc/os-release; lscpu; scontrol --version"),
     );

@@ -65,7 +65,29 @@ fn settings(host: &Host) -> Vec<Item> {
     .param("setting", "thp")
     .by("cat /sys/kernel/mm/transparent_hugepage/enabled")
     .mend("transparent_hugepage=madvise on the kernel's command line");
-    vec![governor, pages, iommu(host)]
+    vec![governor, pages, iommu(host), memlock(host)]
+}
+
+/// RDMA registers memory by locking it: a job with a small limit fails in the middle of a collective.
+fn memlock(host: &Host) -> Item {
+    let metric = "platform_setting";
+    let limits = host.proc("self/limits").unwrap_or_default();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"));
+    let soft = line.and_then(|line| line.split_whitespace().next());
+    match soft {
+        None => Item::unavailable(S, metric, "/proc/self/limits names no limit of locked memory"),
+        Some(soft) => Item::flag(
+            S,
+            metric,
+            soft == "unlimited",
+            true,
+            Verdict::Warn,
+            format!("locked memory of a job: {soft}"),
+        ),
+    }
+    .param("setting", "memlock")
+    .by("srun sh -c 'ulimit -l'")
+    .mend("LimitMEMLOCK=infinity in slurmd.service, and PropagateResourceLimitsExcept=MEMLOCK in slurm.conf")
 }
 
 /// GPUs and RDMA cards in an IOMMU group of type DMA have every transfer translated.
@@ -377,13 +399,17 @@ mod tests {
                 ("sysfs/devices/system/cpu/cpufreq/policy0/scaling_governor", "performance"),
                 ("sysfs/devices/system/cpu/cpufreq/policy1/scaling_governor", "powersave"),
                 ("sysfs/kernel/mm/transparent_hugepage/enabled", "always [madvise] never"),
+                (
+                    "procfs/self/limits",
+                    "Max locked memory         8388608              8388608              bytes",
+                ),
                 (&format!("{device}/class"), "0x030200"),
                 (&format!("{device}/vendor"), "0x10de"),
                 (&format!("{device}/iommu_group/type"), "identity"),
             ],
         );
         let values: Vec<Option<f64>> = settings(&host).iter().map(|item| item.value).collect();
-        assert_eq!(values, [Some(0.0), Some(1.0), Some(1.0)]);
+        assert_eq!(values, [Some(0.0), Some(1.0), Some(1.0), Some(0.0)]);
         let translated = format!("{device}/iommu_group/type");
         let host = super::super::testing::host(dir.path(), &[(&translated, "DMA-FQ")]);
         assert_eq!(iommu(&host).value, Some(0.0));

@@ -13,13 +13,21 @@ pub fn inventory(raw: &Raw) -> Vec<Record> {
         records.push(raw.absent("node_info", "").on(node).done());
         records.push(raw.absent("gpu_count", "").on(node).done());
     }
-    for (metric, info, param) in
-        [("driver_version_spread", "gpu_info", "driver"), ("kernel_version_spread", "node_info", "kernel")]
-    {
+    for (metric, info, param) in [
+        ("driver_version_spread", "gpu_info", "driver"),
+        ("kernel_version_spread", "node_info", "kernel"),
+        ("vbios_version_spread", "gpu_info", "vbios"),
+        ("nic_firmware_spread", "node_info", "nic_firmware"),
+    ] {
         let mut seen: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
         for (_, document) in &documents {
             for item in document.items.iter().filter(|item| item.metric == info) {
-                if let Some(version) = item.params.get(param) {
+                // A node without cards has no firmware to differ.
+                if let Some(version) = item
+                    .params
+                    .get(param)
+                    .filter(|version| !matches!(version.to_string().as_str(), "" | "unknown"))
+                {
                     seen.entry(version.to_string()).or_default().insert(&document.node);
                 }
             }
