@@ -181,7 +181,7 @@ fn dcgmi_warns_and_never_drains() {
     let (status, detail) = check("periodic", Some(&failure));
     assert!(status == "warn" && detail.contains("GPU 1"), "{status} {detail}");
     assert_eq!(check("deep", Some("echo no host engine; exit 255")).0, "unknown");
-    assert_eq!(check("deep", Some("sleep 60")).0, "unknown", "it missed its deadline");
+    assert_eq!(check("periodic", Some("sleep 60")).0, "unknown", "it missed its deadline");
     // Never in a hook: it would be asked before every job.
     assert_eq!(check("prolog", Some(&failure)).0, "none");
 }
