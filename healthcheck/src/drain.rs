@@ -134,6 +134,12 @@ pub fn give_back(config: &Config, id: &str, limit: Duration, meanwhile: &mut Mea
     call(config, &["return", "--id", id], limit, meanwhile)
 }
 
+/// Has the rack-scale domain of this sick tray looked at anew. What comes of it stands in `STATE_DIR/domain.json`, which is
+/// gone when the tray is not sick any more.
+pub fn look_at_domain(config: &Config, limit: Duration, meanwhile: &mut Meanwhile<'_>) {
+    let _ = call(config, &["look-at-domain"], limit, meanwhile);
+}
+
 /// Delivers spooled drains; starts nothing when there are none.
 #[must_use]
 pub fn deliver(config: &Config, limit: Duration, meanwhile: &mut Meanwhile<'_>) -> Option<Answer> {

@@ -14,6 +14,7 @@ use crate::jobs::{self, Job, JobEvent};
 use crate::kernel_log::{Followers, READ_LIMIT};
 use crate::metrics;
 use crate::mode::Mode;
+use crate::rack;
 use crate::source;
 use crate::source::child::Meanwhile;
 use crate::state::{self, KnownGpu, Locked, State, write_atomic};
@@ -227,6 +228,10 @@ pub fn conclude(
     notify(config, &news, until, logs);
     if mode == Mode::Periodic && task.by != watch::MODE {
         deliver(config, until, logs);
+        if rack::Domain::read(&config.paths.state_dir).is_some_and(|d| d.is_old(time)) {
+            let limit = left(until, config.deadlines.drain() + DRAIN_SLACK);
+            reading(logs, |m| drain::look_at_domain(config, limit, m));
+        }
     }
     give_back(config, task, &verdict, drain.as_ref(), logs);
     Report { verdict, drain, facts, jobs }

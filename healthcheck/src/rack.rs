@@ -6,8 +6,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::state::write_atomic;
 
-/// A rack-scale domain as it was seen when one of its trays fell ill. Nobody asks Slurm while all is well, so it may be old:
-/// `time` says how old.
+/// While a tray is sick, its domain is looked at anew after this time, in seconds.
+const AGE: f64 = 60.0;
+
+/// A rack-scale domain as it was seen when one of its trays fell ill. The file is there only
+/// while this node was sick when last looked at: nobody asks Slurm while all is well.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Domain {
@@ -31,6 +34,26 @@ impl Domain {
     #[must_use]
     pub fn read(state_dir: &Path) -> Option<Domain> {
         serde_json::from_str(&std::fs::read_to_string(file(state_dir)).ok()?).ok()
+    }
+
+    /// Old enough to be looked at anew.
+    #[must_use]
+    pub fn is_old(&self, now: f64) -> bool {
+        !(0.0..AGE).contains(&(now - self.time))
+    }
+
+    /// Forgets it: this tray is well.
+    ///
+    /// # Errors
+    /// One sentence naming the file.
+    pub fn remove(state_dir: &Path) -> Result<(), String> {
+        let path = file(state_dir);
+        match std::fs::remove_file(&path) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                Err(format!("{} cannot be removed: {e}", path.display()))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Writes it, for root only.

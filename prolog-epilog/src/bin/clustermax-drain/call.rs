@@ -10,6 +10,7 @@ use healthcheck::exempt::Exemptions;
 use healthcheck::pass::unix_time;
 use healthcheck::rack;
 use prolog_epilog::brake::{Engaged, Record};
+use prolog_epilog::node_state::same_name;
 use prolog_epilog::notify::{Event, Kind, Ledger};
 use prolog_epilog::outcome::{Outcome, Report};
 use prolog_epilog::spool::{Spool, Spooled};
@@ -26,9 +27,6 @@ pub const CONFIRM: Duration = Duration::from_millis(2500);
 /// Waits before further second looks, while the controller does not answer.
 pub const RETRIES: [Duration; 4] =
     [Duration::from_secs(3), Duration::from_secs(5), Duration::from_secs(10), Duration::from_secs(20)];
-
-/// What is known of a rack-scale domain is asked for anew after this time, in seconds, while one of its trays is sick.
-const DOMAIN_AGE: i64 = 60;
 
 /// One call of the program.
 pub struct Drainer {
@@ -361,7 +359,9 @@ impl Drainer {
         let work = Work::Domains { node: Some(self.node.clone()), follow: true };
         let Answer::Domains { domains, .. } = self.ask(work, Instant::now() + limit) else { return };
         let Some(seen) = domains.into_iter().next() else { return };
-        if let Err(e) = seen.write(&self.config.paths.state_dir) {
+        let state = &self.config.paths.state_dir;
+        let sick = seen.sick.iter().any(|tray| same_name(tray, &self.node));
+        if let Err(e) = if sick { seen.write(state) } else { rack::Domain::remove(state) } {
             eprintln!("clustermax-drain: {e}");
         }
         let threshold = usize::try_from(self.config.rack.sick).unwrap_or(usize::MAX);
@@ -381,8 +381,7 @@ impl Drainer {
 
     /// Whether what is known of the domain is too old to be shown.
     fn domain_is_old(&self) -> bool {
-        let age = |d: rack::Domain| jiff::Timestamp::now().as_second() - seconds(d.time);
-        rack::Domain::read(&self.config.paths.state_dir).is_none_or(|d| !(0..DOMAIN_AGE).contains(&age(d)))
+        rack::Domain::read(&self.config.paths.state_dir).is_none_or(|d| d.is_old(unix_time()))
     }
 
     /// The engaged brake. One that cannot be read does not stop a drain: a broken disk is a fault by itself.
@@ -455,9 +454,4 @@ pub struct Status {
     exempt: Exemptions,
     /// What was told the operators.
     notify: Ledger,
-}
-
-#[allow(clippy::cast_possible_truncation, reason = "seconds since 1970 fit an i64 for long")]
-fn seconds(time: f64) -> i64 {
-    time as i64
 }
