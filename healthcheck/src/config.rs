@@ -576,6 +576,11 @@ impl Config {
         }
         self.jobs.check()?;
         for id in self.checks.keys() {
+            if CATALOGUE.iter().any(|c| c.id == id && c.guards()) {
+                return Err(format!(
+                    "checks.\"{id}\" has no switch: clustermax-drain always looks before it writes; remove it"
+                ));
+            }
             if !id.starts_with("site.") && !CATALOGUE.iter().any(|c| c.id == id) {
                 let near = nearest(id, CATALOGUE.iter().map(|c| c.id));
                 return Err(format!(

@@ -29,3 +29,19 @@ impl DcgmConfig {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use crate::config::Config;
+
+    #[test]
+    fn a_level_that_dcgmi_does_not_have_and_a_switch_for_the_guard_are_refused() {
+        let parse = |text: &str| Config::parse(text, Path::new("c.toml")).map_err(|e| e.to_string());
+        assert_eq!(parse("[dcgm]\ndiag_level = 3\n").unwrap().dcgm.diag_limit().as_secs(), 3600);
+        assert!(parse("[dcgm]\ndiag_level = 4\n").unwrap_err().contains("give 0 (never) to 3"));
+        let guard = parse("[checks.\"slurm.guard\"]\nstate = \"off\"\n").unwrap_err();
+        assert!(guard.contains("has no switch"), "{guard}");
+    }
+}
