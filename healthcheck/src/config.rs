@@ -15,10 +15,10 @@ use crate::mode::Mode;
 use crate::verdict::Action;
 
 mod dcgm;
-mod trust;
 mod gpu;
 mod jobs;
 mod operate;
+mod trust;
 
 pub use dcgm::DcgmConfig;
 pub use gpu::{AmdProfile, FirmwareProfile, GpuProfile};

@@ -17,8 +17,8 @@ pub use gpu::{
     RetiredPages, RowSpares, Service, Usable,
 };
 pub use node::{
-    Clock, FunctionKind, Leftover, MemoryController, NetPort, NodeFacts, Nvme, NvmeSmart, PciFunction, Processes, Raid,
-    Unit,
+    Clock, FunctionKind, Leftover, MemoryController, NetPort, NodeFacts, Nvme, NvmeSmart, PciFunction,
+    Processes, Raid, Unit,
 };
 
 /// One value as seen, with "there is no such thing" and "could not be read" told apart.

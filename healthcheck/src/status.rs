@@ -248,7 +248,12 @@ pub fn read(config: &Config, now: f64) -> Report {
 
     for (check, e) in checks.iter().flat_map(|c| &c.exempt.0).filter(|(_, e)| e.until > now) {
         let what = if check == crate::exempt::ALL { "every check" } else { check.as_str() };
-        notes.push(format!("{what} drains nothing for another {}: {} ({})", ago(Some(e.until - now)), e.why, e.by));
+        notes.push(format!(
+            "{what} drains nothing for another {}: {} ({})",
+            ago(Some(e.until - now)),
+            e.why,
+            e.by
+        ));
     }
     let mut rows = Vec::new();
     let earlier_boot = |id: &str| !boot_id.is_empty() && id != boot_id;

@@ -193,7 +193,9 @@ pub fn nvme_health_page(device: &File, page: &mut [u8; 512]) -> std::io::Result<
     // driver fills; both outlive the call. A device that is no NVMe controller refuses the request.
     match unsafe { libc::ioctl(device.as_raw_fd(), NVME_ADMIN as _, &raw mut command) } {
         0 => Ok(()),
-        status if status > 0 => Err(std::io::Error::other(format!("the controller answers with status {status:#x}"))),
+        status if status > 0 => {
+            Err(std::io::Error::other(format!("the controller answers with status {status:#x}")))
+        }
         _ => Err(std::io::Error::last_os_error()),
     }
 }
@@ -224,7 +226,10 @@ pub fn connect(path: &Path, limit: std::time::Duration) -> std::io::Result<std::
     let bytes = path.as_os_str().as_bytes();
     // The last byte stays 0.
     if bytes.len() >= address.sun_path.len() {
-        return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "the path of the socket is too long"));
+        return Err(std::io::Error::new(
+            std::io::ErrorKind::InvalidInput,
+            "the path of the socket is too long",
+        ));
     }
     for (to, from) in address.sun_path.iter_mut().zip(bytes) {
         *to = libc::c_char::from_ne_bytes([*from]);

@@ -221,7 +221,16 @@ pub const ROWS: &[CheckInfo] = &[
     },
     CheckInfo {
         id: "disk.nvme",
-        tokens: &["nvmedown", "nvmecount", "nvmeio", "diskio", "nvmesmart", "nvmehot", "nvmewear", "nvmemedia"],
+        tokens: &[
+            "nvmedown",
+            "nvmecount",
+            "nvmeio",
+            "diskio",
+            "nvmesmart",
+            "nvmehot",
+            "nvmewear",
+            "nvmemedia",
+        ],
         reads: "/sys/class/nvme/*/state, profile.nvme_count; log page 02h (SMART) every 10 minutes; kernel log",
         rule: "fail: a controller is dead, fewer than the profile, or its critical warning is set; warn: another state than live, out of its temperature range, more than 80 % of its life used, media errors within a day, time-outs and read or write errors",
         source: "gpud, azurehpc, gcm; NVM Express base specification",

@@ -419,7 +419,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let said = dir.path().join("said");
         // Ends well when it is asked to.
-        let script = format!("trap 'echo term > {}; exit 0' TERM; while :; do sleep 0.01; done", said.display());
+        let script =
+            format!("trap 'echo term > {}; exit 0' TERM; while :; do sleep 0.01; done", said.display());
         let out = finish(vec![start("nvml", &mut sh(&script), Duration::from_millis(300), None)]);
         assert!(matches!(out[0].1.ended, Ended::Deadline(_)), "{:?}", out[0].1.ended);
         assert_eq!(std::fs::read_to_string(&said).unwrap(), "term\n");
