@@ -73,21 +73,6 @@ def of_plugin(pid: int) -> int:
     return total
 
 
-def stepd(conf: str, step: str) -> int:
-    """The slurmstepd of a cluster's step."""
-    for proc in Path("/proc").glob("[0-9]*"):
-        try:
-            if (
-                (proc / "comm").read_text().strip() == "slurmstepd"
-                and f"[{step}]" in (proc / "cmdline").read_bytes().decode(errors="replace")
-                and f"SLURM_CONF={conf}\0".encode() in (proc / "environ").read_bytes()
-            ):
-                return int(proc.name)
-        except OSError:
-            continue
-    raise SystemExit(f"no slurmstepd of step {step} is there")
-
-
 class Clusters:
     """The two clusters."""
 
@@ -138,9 +123,12 @@ def measure_jobs(c: Clusters, jobs: int) -> None:
     for name in c.folders:
         pid = c.slurmd(name)
         before = kib(pid, "Rss")
-        array = ["sbatch", "--wait", f"--array=0-{jobs - 1}", "-o", "/dev/null", "--wrap", "true"]
+        array = ["sbatch", f"--array=0-{jobs - 1}", "-o", "/dev/null", "--wrap", "true"]
         start = time.perf_counter()
         c.run(name, "exec", "--", *array)
+        # `sbatch --wait` looks at ever longer intervals.
+        while c.run(name, "exec", "--", "squeue", "-h"):
+            time.sleep(0.2)
         took = time.perf_counter() - start
         grown = kib(pid, "Rss") - before
         print(f"{name:8} {jobs} jobs: {took:.1f} s, {jobs / took:.1f} a second; slurmd grew by {grown} KiB")
@@ -150,7 +138,7 @@ def measure_size(c: Clusters) -> bool:
     """Prints the resident size of a step's slurmstepd; true when the plugin's part is in bounds."""
     resident: dict = {}
     for name in c.folders:
-        # A job's own step tells its number.
+        # A task is a child of its slurmstepd.
         step = subprocess.Popen(
             [
                 c.sim,
@@ -162,13 +150,13 @@ def measure_size(c: Clusters) -> bool:
                 "-n1",
                 "sh",
                 "-c",
-                "echo $SLURM_JOB_ID; sleep 4",
+                "echo $PPID; sleep 4",
             ],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
         )
-        pid = stepd(c.conf(name), f"{step.stdout.readline().strip()}.0")
+        pid = int(step.stdout.readline())
         time.sleep(1)
         resident[name] = kib(pid, "Rss")
         dirty, own = kib(pid, "Private_Dirty"), of_plugin(pid)
