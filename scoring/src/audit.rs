@@ -24,6 +24,7 @@ mod slurm;
 mod storage;
 mod system;
 mod traces;
+mod verdicts;
 mod versions;
 mod whole;
 

@@ -3,7 +3,6 @@
 //! Records and rules are those of the rating: an audit that passes here cannot fail in `clustermax score`.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -11,11 +10,12 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use super::system::{self, Host, Ran};
+use super::verdicts::{Row, row, shown};
 use super::versions::Table;
 use super::{Args, Document, Item, SCHEMA, Verdict, now, slurm};
 use crate::Failure;
-use crate::judge::{self, ONE, Outcome};
-use crate::methodology::{Class, Criterion, Measure, Methodology};
+use crate::judge;
+use crate::methodology::Class;
 
 /// Schema of the document that `--json` prints.
 pub const REPORT_SCHEMA: &str = "clustermax-audit-report/1";
@@ -34,56 +34,40 @@ struct Target {
 
 /// What became of a node.
 #[derive(Debug, Clone, Serialize)]
-struct Seen {
-    node: String,
-    state: String,
+pub struct Seen {
+    pub node: String,
+    pub state: String,
     /// GPUs that the step held.
-    gpus: u32,
+    pub gpus: u32,
     /// Time on the node, seconds.
-    seconds: f64,
+    pub seconds: f64,
     /// Time from here, seconds: scheduling, prolog, launch and the way back are in it.
-    wall: f64,
+    pub wall: f64,
 }
 
 /// A node that was not looked at.
 #[derive(Debug, Clone, Serialize)]
-struct Unseen {
-    node: String,
-    state: String,
-    why: String,
-}
-
-/// One criterion's line.
-#[derive(Debug, Clone, Serialize)]
-pub struct Row {
-    id: String,
-    category: String,
-    class: &'static str,
-    gate: bool,
-    text: String,
-    verdict: &'static str,
-    /// Score, 0 to 1; none for SKIP.
-    value: Option<f64>,
-    observed: String,
-    command: String,
-    mend: String,
+pub struct Unseen {
+    pub node: String,
+    pub state: String,
+    pub why: String,
 }
 
 /// What `--json` prints.
 #[derive(Debug, Serialize)]
-struct Report {
-    schema: &'static str,
-    tool: String,
-    methodology: String,
-    minimum_versions: String,
-    cluster: String,
-    root: bool,
-    started: String,
-    seconds: f64,
-    nodes: Vec<Seen>,
-    not_seen: Vec<Unseen>,
-    counts: BTreeMap<&'static str, usize>,
-    criteria: Vec<Row>,
+pub struct Report {
+    pub schema: &'static str,
+    pub tool: String,
+    pub methodology: String,
+    pub minimum_versions: String,
+    pub cluster: String,
+    pub root: bool,
+    pub started: String,
+    pub seconds: f64,
+    pub nodes: Vec<Seen>,
+    pub not_seen: Vec<Unseen>,
+    pub counts: BTreeMap<&'static str, usize>,
+    pub criteria: Vec<Row>,
 }
 
 /// Audits the cluster: all nodes that can be looked at now, and Slurm.
@@ -516,180 +500,6 @@ fn collect(own: &Path, arguments: &[&str]) -> Result<(), Failure> {
         }
         Err(why) => Err(Failure::input(why)),
     }
-}
-
-/// A criterion's verdict, with what was seen and what mends it.
-fn row(methodology: &Methodology, criterion: &Criterion, evidence: &judge::Evidence, items: &[Item]) -> Row {
-    let mut row = Row {
-        id: criterion.id.clone(),
-        category: criterion.category.clone(),
-        class: criterion.class.word(),
-        gate: criterion.gate.is_some(),
-        text: criterion.text.clone(),
-        verdict: "SKIP",
-        value: None,
-        observed: String::new(),
-        command: String::new(),
-        mend: String::new(),
-    };
-    if let Some(reason) = &criterion.undecided {
-        row.observed = format!("this methodology does not decide it: {reason}");
-        return row;
-    }
-    if criterion.measures.iter().all(|measure| measure.metric == "claim") {
-        row.observed = format!(
-            "only the provider can state it: [[{}]] in evidence.toml",
-            criterion.evidence.as_deref().unwrap_or("process")
-        );
-        "clustermax evidence new evidence.toml".clone_into(&mut row.command);
-        return row;
-    }
-    let verdict = evidence.judge(criterion);
-    let mut mine: Vec<&Item> =
-        items.iter().filter(|item| criterion.measures.iter().any(|measure| asks(measure, item))).collect();
-    // What speaks against it first; then what was measured.
-    let rank = |item: &Item| match item.verdict {
-        Verdict::Fail => 0,
-        Verdict::Warn => 1,
-        Verdict::Pass => 2,
-        Verdict::Info => 3,
-        Verdict::Skip => 4,
-    };
-    mine.sort_by_key(|item| rank(item));
-    let others: Vec<&str> = criterion
-        .measures
-        .iter()
-        .filter(|measure| measure.metric != "claim" && !items.iter().any(|item| asks(measure, item)))
-        .filter_map(|measure| methodology.metrics.get(&measure.metric))
-        .map(|metric| metric.stage.as_str())
-        .filter(|stage| !matches!(*stage, "inventory" | "audit"))
-        .collect();
-    let first = mine.first();
-    let text = |item: &Item, of: usize| {
-        let place = match (&item.subject.node, item.subject.gpu) {
-            (Some(node), Some(gpu)) => format!("{node} g{gpu}: "),
-            (Some(node), None) => format!("{node}: "),
-            _ => String::new(),
-        };
-        let more = if of > 1 { format!(" (first of {of})") } else { String::new() };
-        format!("{place}{}{more}", item.observed)
-    };
-    if let Some(item) = first {
-        item.command.clone_into(&mut row.command);
-    }
-    let decided = |row: &mut Row, word: &'static str| {
-        row.verdict = word;
-        row.value = verdict.value.map(|value| f64::from(value) / f64::from(ONE));
-        row.observed = match (first, verdict.reason.is_empty()) {
-            (Some(item), true) => text(item, mine.len()),
-            (Some(item), false) => format!("{}; {}", text(item, mine.len()), verdict.reason),
-            (None, _) => verdict.reason.clone(),
-        };
-    };
-    match verdict.outcome {
-        Outcome::Pass if verdict.value == Some(ONE) => decided(&mut row, "PASS"),
-        Outcome::Pass => decided(&mut row, "WARN"),
-        Outcome::Fail => decided(&mut row, "FAIL"),
-        Outcome::Unknown | Outcome::Unavailable | Outcome::NotApplicable => {
-            row.observed = match others.first() {
-                Some(stage) if suite_stage(stage) => {
-                    format!(
-                        "measured by the suite's stage {stage}: sbatch clustermax-suite.sh --stages {stage}"
-                    )
-                }
-                Some(&"faults") => "measured by a fault on purpose: clustermax inject".to_owned(),
-                Some(stage) => {
-                    format!("needs {stage} measurements from elsewhere: clustermax import FILE --results DIR")
-                }
-                None if verdict.outcome == Outcome::NotApplicable => {
-                    let word = verdict.reason.split([':', ';']).next().unwrap_or_default();
-                    let why = methodology
-                        .rules
-                        .not_applicable
-                        .get(word)
-                        .map_or(verdict.reason.as_str(), String::as_str);
-                    format!("not applicable: {why}")
-                }
-                None => verdict.reason.clone(),
-            };
-        }
-    }
-    if matches!(row.verdict, "WARN" | "FAIL")
-        && let Some(item) = mine.iter().find(|item| !item.mend.is_empty())
-    {
-        item.mend.clone_into(&mut row.mend);
-    }
-    row
-}
-
-fn suite_stage(stage: &str) -> bool {
-    crate::collect::STAGES.contains(&stage)
-}
-
-/// The item is among the records that a measure reads.
-fn asks(measure: &Measure, item: &Item) -> bool {
-    item.metric == measure.metric
-        && measure.filter.iter().all(|(param, value)| item.params.get(param) == Some(value))
-        && measure.each.as_ref().is_none_or(|each| {
-            item.params.get(&each.param).is_some_and(|found| each.values.contains(&found.to_string()))
-        })
-}
-
-/// The report for people.
-fn shown(report: &Report, kept: Option<&Path>) -> String {
-    let mut out = String::new();
-    let gpus: u32 = report.nodes.iter().map(|node| node.gpus).sum();
-    let user = if report.root {
-        "as root"
-    } else {
-        "as an ordinary user (root sees more: ACS registers, kernel log)"
-    };
-    let _ = writeln!(
-        out,
-        "clustermax audit of {}, {user}: {} nodes looked at ({gpus} GPUs held), {} not; methodology {}, minimum versions of {}",
-        report.cluster,
-        report.nodes.len(),
-        report.not_seen.len(),
-        report.methodology,
-        report.minimum_versions
-    );
-    for node in &report.not_seen {
-        let _ = writeln!(out, "  not looked at: {} {}", node.node, node.why);
-    }
-    let mut category = "";
-    for row in &report.criteria {
-        if row.category != category {
-            category = &row.category;
-            let _ = writeln!(out, "\n{category}");
-        }
-        let gate = if row.gate { " (gate)" } else { "" };
-        let _ = writeln!(out, "{}  {:<7} {}{gate}", row.verdict, row.id, row.text);
-        for (label, text) in [("seen", &row.observed), ("mend", &row.mend), ("look", &row.command)] {
-            if !text.is_empty() && (label != "look" || matches!(row.verdict, "WARN" | "FAIL")) {
-                let _ = writeln!(out, "               {label}: {}", crate::report::plain(text));
-            }
-        }
-    }
-    let count = |word: &str| report.counts.get(word).copied().unwrap_or(0);
-    let (on, wall): (f64, f64) =
-        report.nodes.iter().fold((0.0, 0.0), |sum, node| (sum.0 + node.seconds, sum.1 + node.wall));
-    let looked = report.nodes.len().max(1) as f64;
-    let _ = writeln!(
-        out,
-        "\n{} criteria: {} pass, {} warn, {} fail, {} skip. {:.1} s in all; a node cost {:.2} s of its time, {:.2} s with start and end.",
-        report.criteria.len(),
-        count("PASS"),
-        count("WARN"),
-        count("FAIL"),
-        count("SKIP"),
-        report.seconds,
-        on / looked,
-        wall / looked
-    );
-    if let Some(folder) = kept {
-        let _ = writeln!(out, "records and raw documents: {}", folder.display());
-    }
-    out
 }
 
 #[cfg(test)]
