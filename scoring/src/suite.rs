@@ -5,6 +5,7 @@
 
 pub mod bench;
 pub mod measure;
+pub mod network;
 pub mod plan;
 pub mod progress;
 pub mod slurm;

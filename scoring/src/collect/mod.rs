@@ -21,6 +21,7 @@ mod fio;
 mod inference;
 mod lifecycle;
 pub mod nccl;
+pub mod network;
 mod ranks;
 mod s3;
 mod torch;
@@ -28,10 +29,11 @@ mod torch;
 /// Schema of `stages/STAGE.json`.
 pub const STAGE_SCHEMA: &str = "clustermax-stage/1";
 /// Stages of the suite, in the order it runs them.
-pub const STAGES: [&str; 10] = [
+pub const STAGES: [&str; 11] = [
     "lifecycle",
     "inventory",
     "audit",
+    "network",
     "collectives",
     "gemm",
     "train",
@@ -44,8 +46,8 @@ pub const STAGES: [&str; 10] = [
 /// `clustermax collect`
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
-    /// Stage whose raw output is read (lifecycle, inventory, audit, collectives, gemm, train, inference, storage, s3, burnin),
-    /// or `init` to make a results folder
+    /// Stage whose raw output is read (lifecycle, inventory, audit, network, collectives, gemm, train, inference, storage,
+    /// s3, burnin), or `init` to make a results folder
     pub stage: String,
     /// Results folder
     pub dir: PathBuf,
@@ -349,6 +351,7 @@ pub fn stage(args: &Args) -> Result<String, Failure> {
         "train" => torch::train(&raw),
         "burnin" => burnin::read(&raw),
         "inference" => inference::read(&raw),
+        "network" => network::read(&raw),
         "s3" => s3::read(&raw),
         _ => fio::read(&raw),
     };

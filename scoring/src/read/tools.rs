@@ -221,7 +221,7 @@ fn matrix(found: &mut Vec<Found>, test: &str, description: &str, cells: &[(usize
     let mut any = false;
     for (row, column, value) in cells.iter().filter(|(_, _, value)| *value > 0.0) {
         any = true;
-        let mut one = Found::value("links", "copy_bandwidth", "GB/s", *value)
+        let mut one = Found::value("network", "copy_bandwidth", "GB/s", *value)
             .param("test", test)
             .param("row", *row as i64)
             .param("column", *column as i64)
@@ -233,7 +233,7 @@ fn matrix(found: &mut Vec<Found>, test: &str, description: &str, cells: &[(usize
     }
     if !any {
         let none =
-            Found::none("links", "copy_bandwidth", "GB/s", State::Unknown, "no cell holds a bandwidth");
+            Found::none("network", "copy_bandwidth", "GB/s", State::Unknown, "no cell holds a bandwidth");
         found.push(none.param("test", test).at(at));
     }
 }
@@ -242,7 +242,7 @@ fn matrix(found: &mut Vec<Found>, test: &str, description: &str, cells: &[(usize
 #[must_use]
 pub fn nvbandwidth_json(text: &str) -> Reading {
     let reading = |tool: String, found| Reading { format: "nvbandwidth JSON", tool, found };
-    let (value, _) = match document(text, ("links", "copy_bandwidth", "GB/s")) {
+    let (value, _) = match document(text, ("network", "copy_bandwidth", "GB/s")) {
         Ok(read) => read,
         Err(found) => return reading("nvbandwidth".to_owned(), vec![*found]),
     };
@@ -258,7 +258,9 @@ pub fn nvbandwidth_json(text: &str) -> Reading {
             let state =
                 if matches!(status, "Waived" | "Not Found") { State::Unavailable } else { State::Unknown };
             let why = format!("nvbandwidth says {status}");
-            found.push(Found::none("links", "copy_bandwidth", "GB/s", state, why).param("test", test).at(at));
+            found.push(
+                Found::none("network", "copy_bandwidth", "GB/s", state, why).param("test", test).at(at),
+            );
             continue;
         }
         // Latency tests have the same shape in another unit.
@@ -274,7 +276,7 @@ pub fn nvbandwidth_json(text: &str) -> Reading {
     }
     if found.is_empty() {
         let why = word(&top["error"]).unwrap_or("no test ran");
-        found.push(Found::none("links", "copy_bandwidth", "GB/s", State::Unknown, why));
+        found.push(Found::none("network", "copy_bandwidth", "GB/s", State::Unknown, why));
     }
     reading(tool, found)
 }
@@ -316,7 +318,7 @@ pub fn nvbandwidth_text(text: &str) -> Reading {
                 line.clone_into(description);
             } else if line.to_ascii_lowercase().starts_with("waived") || line.contains("ERROR") {
                 let state = if line.contains("ERROR") { State::Unknown } else { State::Unavailable };
-                let none = Found::none("links", "copy_bandwidth", "GB/s", state, line.trim());
+                let none = Found::none("network", "copy_bandwidth", "GB/s", state, line.trim());
                 found.push(none.param("test", test.as_str()).at(format!("line:{}", index + 1)));
                 running = None;
             } else if !description.is_empty() {
@@ -338,7 +340,7 @@ pub fn nvbandwidth_text(text: &str) -> Reading {
     }
     close(&mut running, &mut found);
     if found.is_empty() {
-        found.push(Found::none("links", "copy_bandwidth", "GB/s", State::Unknown, "no test ran"));
+        found.push(Found::none("network", "copy_bandwidth", "GB/s", State::Unknown, "no test ran"));
     }
     Reading { format: "nvbandwidth text", tool, found }
 }

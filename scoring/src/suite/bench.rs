@@ -125,7 +125,12 @@ impl Bench {
     /// nobody. `--overcommit`: an allocation of one CPU a node is enough. One failed task ends the step: the rest would
     /// wait in a collective. A job of `--exclusive` owns the GPUs, but a step is given them only when it asks.
     pub fn srun(&self, per_node: u32) -> Command {
-        let nodes = self.nodes.len();
+        self.srun_on(&self.nodes, per_node)
+    }
+
+    /// The same on some of the nodes.
+    pub fn srun_on(&self, nodes: &[String], per_node: u32) -> Command {
+        let (count, list) = (nodes.len(), nodes.join(","));
         let mut srun = Command::new("srun");
         for name in JOB_SETTINGS {
             srun.env_remove(name);
@@ -139,10 +144,10 @@ impl Bench {
             "--kill-on-bad-exit=1",
             "--export=ALL",
         ]);
-        srun.arg(format!("--nodes={nodes}"))
-            .arg(format!("--nodelist={}", self.nodes.join(",")))
+        srun.arg(format!("--nodes={count}"))
+            .arg(format!("--nodelist={list}"))
             .arg(format!("--ntasks-per-node={per_node}"))
-            .arg(format!("--ntasks={}", nodes as u64 * u64::from(per_node)));
+            .arg(format!("--ntasks={}", count as u64 * u64::from(per_node)));
         if let Some(gpus) = &self.job.gpus_on_node {
             srun.arg(format!("--gres=gpu:{gpus}"));
         }

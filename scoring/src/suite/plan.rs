@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 use super::bench::{Bench, Stop};
-use super::stages;
+use super::{network, stages};
 use crate::methodology::Methodology;
 
 /// How long and how thoroughly the suite measures.
@@ -132,6 +132,14 @@ pub static STAGES: &[Stage] = &[
         limits: [90, 90, 300, 300, 300],
         success: &[],
         body: stages::audit,
+    },
+    Stage {
+        name: "network",
+        measures: "copies between host and GPUs, RDMA of every device, TCP and ping between neighbouring nodes",
+        needs: "nvbandwidth, perftest, iperf3 or ping",
+        limits: [60, 120, 900, 900, 900],
+        success: &[("ping_loss", "= 0"), ("rdma_bandwidth", "measured for every active device")],
+        body: network::network,
     },
     Stage {
         name: "collectives",
