@@ -550,6 +550,22 @@ mod tests {
     }
 
     #[test]
+    fn a_client_that_is_refused_and_ends_with_0_tries_again() {
+        let folder = tempfile::tempdir().unwrap();
+        // As iperf3 3.12 -J: exit code 0 whether or not the server was there.
+        let client = "if [ -e there ]; then echo measured; else touch there; \
+                      echo 'unable to connect to server: Connection refused'; fi";
+        let said = std::process::Command::new("bash")
+            .args(["-c", PAIR, "pair", "a", "20", "1", "false", "sh", "-c", client])
+            .env("SLURMD_NODENAME", "b")
+            .current_dir(folder.path())
+            .output()
+            .unwrap();
+        assert_eq!(String::from_utf8_lossy(&said.stdout), "measured\n");
+        assert!(said.status.success());
+    }
+
+    #[test]
     fn two_nodes_are_one_pair_and_more_are_a_ring() {
         let names: Vec<String> = ["a", "b", "c"].map(str::to_owned).into();
         assert_eq!(ring(&names[..1]), []);
