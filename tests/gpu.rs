@@ -182,7 +182,7 @@ fn amd_gpus_are_read_from_amdgpus_sysfs() {
         let wanted = if pass_number == 3 { vec!["amd.throttle amdslow g1 warn repair"] } else { vec![] };
         assert_eq!(seen, wanted, "pass {pass_number}");
         // Two passes within a second are one read.
-        std::thread::sleep(std::time::Duration::from_millis(1100));
+        std::thread::sleep(Duration::from_millis(1100));
     }
     std::fs::remove_file(device(1).join("gpu_metrics")).unwrap();
     std::fs::write(device(1).join("config"), [0xff; 64]).unwrap();
