@@ -4,8 +4,9 @@
 Usage (as root, after `cargo build --release --workspace`):
     tests/bench/prolog_cost.py [--runs 1000] [--programs target/release] [--folder /dev/shm]
 
-The cluster lies in a tmpfs, as /run/clustermax does on a node: in a folder on a disk the file of a job that starts waits now and
-then for the journal. Run it on a quiet machine: `watch` reads the kernel log that all clusters of a machine share.
+The cluster lies in a tmpfs, as /run/clustermax does on a node: in a folder on a disk the file of a job that
+starts waits now and then for the journal. Run it on a quiet machine: `watch` reads the kernel log that all
+clusters of a machine share.
 """
 
 import argparse
