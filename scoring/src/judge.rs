@@ -659,6 +659,7 @@ mod tests {
     impl Case {
         fn new(hardware: Hardware) -> Self {
             let loaded = Loaded {
+                dir: std::path::PathBuf::new(),
                 run: run(hardware),
                 entries: crate::load::Entries::default(),
                 files: Vec::new(),

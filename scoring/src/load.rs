@@ -5,7 +5,7 @@ mod verify;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
@@ -36,6 +36,8 @@ pub struct RawFile {
 /// A results folder in memory.
 #[derive(Debug, Clone)]
 pub struct Loaded {
+    /// The folder.
+    pub dir: PathBuf,
     /// `run.json`
     pub run: Run,
     /// Records by key.
@@ -134,6 +136,7 @@ pub fn load(path: &Path, methodology: &Methodology) -> Result<Loaded, Error> {
         .each(|line, bytes, record| intake.take(line, bytes, &record, &shown))?;
     let Intake { sum, files, mut places, gatherer, .. } = intake;
     let mut loaded = Loaded {
+        dir: path.to_owned(),
         run: folder.run,
         entries: gatherer.finish(),
         files: Vec::new(),

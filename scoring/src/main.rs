@@ -45,10 +45,10 @@ enum Command {
     Inject(inject::Args),
     /// Look at the cluster and its nodes, write records
     Audit(audit::Args),
-    /// Score a results folder: score.json, report.txt, report.html
+    /// Score a results folder: score.json, report.txt, report.md, report.html
     #[command(after_help = "Exit code: 0 rated, 1 measured but not rated, 2 bad input.")]
     Score(score::Args),
-    /// Write report.txt and report.html of a results folder
+    /// Write report.txt, report.md and report.html of a results folder
     Report(report::Args),
     /// Judge a run by a contract, line by line: acceptance.txt to sign, acceptance.json
     #[command(after_help = "Exit code: 0 every line is met, 1 one is not met or not measured, 2 bad input.")]

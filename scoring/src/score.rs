@@ -1,4 +1,4 @@
-//! `clustermax score`: a results folder to `score.json`, `report.txt` and `report.html`.
+//! `clustermax score`: a results folder to `score.json`, `report.txt`, `report.md` and `report.html`.
 //!
 //! The same input gives the same bytes: keys are sorted, shares are fixed point, there is no clock and no hash order.
 
@@ -28,7 +28,7 @@ pub struct Args {
     /// Print score.json instead of the text report
     #[arg(long)]
     pub json: bool,
-    /// Write score.json, report.txt and report.html into this folder instead of the results folder
+    /// Write score.json, report.txt, report.md and report.html into this folder instead of the results folder
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Read the methodology from this folder instead of the built-in one
@@ -106,6 +106,7 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
     let html = report::html::render(&evaluation, &report::link_base(&args.dir, out));
     write_file(out, "score.json", &score)?;
     write_file(out, "report.txt", &text)?;
+    write_file(out, "report.md", &report::markdown::render(&evaluation))?;
     write_file(out, "report.html", &html)?;
     for raw in &evaluation.loaded.files {
         if let Some(problem) = &raw.problem {

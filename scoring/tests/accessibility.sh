@@ -1,5 +1,6 @@
 #!/bin/bash
-# Checks the HTML report and the ranking page with axe-core in a headless Chromium, at three widths, and saves screenshots.
+# Checks the HTML report and the ranking page with axe-core in a headless Chromium, at three widths, in light and dark, and saves
+# screenshots of whole pages.
 #
 #   scoring/tests/accessibility.sh CLUSTERMAX RESULTS [OUT]
 #
@@ -37,7 +38,7 @@ axe.run(document).then(found => {
     + one.nodes.slice(0, 5).map(node => node.target.join(" ")).join(" | "));
   const result = document.createElement("pre");
   result.id = "axe-result";
-  result.textContent = found.passes.length + " rules passed\\n" + rows.map(row => "VIOLATION " + row + "\\n").join("") + "END";
+  result.textContent = found.passes.length + " rules passed, page height " + document.documentElement.scrollHeight + "\\n" + rows.map(row => "VIOLATION " + row + "\\n").join("") + "END";
   document.body.replaceChildren(result);
 });
 """
@@ -48,14 +49,20 @@ browser=(chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --user
 bad=0
 for page in report rank; do
   python3 "$work/inject.py" "$work/pages/$page.html" "$axe" "$work/$page-axe.html"
-  for width in 375 768 1440; do
-    "${browser[@]}" --window-size="$width,1200" --screenshot="$out/$page-$width.png" "file://$work/pages/$page.html" > /dev/null 2>&1
-    "${browser[@]}" --window-size="$width,1200" --virtual-time-budget=60000 --dump-dom "file://$work/$page-axe.html" \
-      > "$work/dom" 2> /dev/null
+  # 0 is dark, 1 light.
+  for width in 390 1280 1920; do for scheme in 1 0; do
+    name=$page-$width-$([ $scheme = 1 ] && echo light || echo dark)
+    look=(--window-size="$width,1200" --blink-settings="preferredColorScheme=$scheme")
+    "${browser[@]}" "${look[@]}" --enable-logging=stderr --virtual-time-budget=60000 --dump-dom "file://$work/$page-axe.html" \
+      > "$work/dom" 2> "$work/log"
     result=$(sed -n '/id="axe-result"/,/END/p' "$work/dom" | sed 's/.*id="axe-result">//; s/END.*//')
-    [ -n "$result" ] || { echo "$page at $width: axe gave no result"; bad=1; continue; }
-    echo "$page at $width px: $result"
+    [ -n "$result" ] || { echo "$name: axe gave no result"; bad=1; continue; }
+    echo "$name: $result"
     case $result in *VIOLATION*) bad=1 ;; esac
-  done
+    height=$(grep -o 'page height [0-9]*' <<< "$result" | tail -n 1 | tr -dc 0-9)
+    "${browser[@]}" --window-size="$width,$height" --blink-settings="preferredColorScheme=$scheme" --enable-logging=stderr \
+      --screenshot="$out/$name.png" "file://$work/pages/$page.html" > /dev/null 2> "$work/log"
+    if grep CONSOLE "$work/log"; then echo "$name: messages on the console"; bad=1; fi
+  done; done
 done
 exit $bad

@@ -4,16 +4,19 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use crate::explain::measure_text;
-use crate::judge::{Evidence, Micro, ONE, Observed, Outcome, Verdict};
+use crate::judge::{Micro, ONE, Observed, Outcome, Verdict};
 use crate::load::{Entry, Key, Name, number, params_text};
 use crate::methodology::Criterion;
 use crate::rating::{Bounds, percent, tier_name};
-use crate::record::{Scalar, State};
-use crate::report::svg::{self, Labels, Level, Series};
-use crate::report::{bytes, groups};
+use crate::record::State;
+use crate::report::first::{self, Effect};
+use crate::report::{groups, svg};
 use crate::score::Evaluation;
 
 pub(crate) const STYLE: &str = include_str!("style.css");
+
+/// Nodes that the head names.
+const NODES: usize = 24;
 
 /// Rows of the table of all values; more are in records.jsonl only.
 const ROWS: usize = 20_000;
@@ -73,8 +76,12 @@ pub fn render(evaluation: &Evaluation, base: &str) -> String {
     page.categories(&mut out);
     page.gates(&mut out);
     page.sensitivity(&mut out);
+    page.faults(&mut out);
     page.timeline(&mut out);
     page.bandwidth(&mut out);
+    page.heat(&mut out);
+    page.burnin(&mut out);
+    page.stragglers(&mut out);
     page.measured(&mut out);
     page.criteria(&mut out);
     page.undecided(&mut out);
@@ -86,8 +93,8 @@ pub fn render(evaluation: &Evaluation, base: &str) -> String {
     out
 }
 
-struct Page<'a> {
-    evaluation: &'a Evaluation,
+pub(super) struct Page<'a> {
+    pub(super) evaluation: &'a Evaluation,
     base: &'a str,
 }
 
@@ -105,12 +112,12 @@ fn badge(word: &str) -> String {
     format!("<span class=\"badge {class}\">{}</span>", word.replace('_', " "))
 }
 
-fn section(out: &mut String, id: &str, title: &str) {
+pub(super) fn section(out: &mut String, id: &str, title: &str) {
     let _ = write!(out, "<section class=\"card\" aria-labelledby=\"{id}\">\n<h2 id=\"{id}\">{title}</h2>\n");
 }
 
 /// A region that scrolls sideways (or, with `tall`, down) and can be reached by keyboard.
-fn scroll(out: &mut String, label: &str, tall: bool) {
+pub(super) fn scroll(out: &mut String, label: &str, tall: bool) {
     let class = if tall { "scroll tall" } else { "scroll" };
     let _ = writeln!(
         out,
@@ -155,7 +162,9 @@ impl Page<'_> {
             (crate::run::Hardware::Gpu, false) => "GPU",
             (crate::run::Hardware::Gpu, true) => "GPU, simulated",
         };
-        let nodes = format!("{} ({})", run.nodes.len(), run.nodes.join(" "));
+        let more = run.nodes.len().saturating_sub(NODES);
+        let mut nodes = format!("{} ({}", run.nodes.len(), run.nodes[..run.nodes.len() - more].join(" "));
+        nodes.push_str(&if more > 0 { format!(" and {more} more)") } else { ")".to_owned() });
         for (name, value) in [
             ("Cluster", run.cluster.as_str()),
             ("Run", &run.run),
@@ -169,22 +178,14 @@ impl Page<'_> {
             let _ = writeln!(out, "<div><dt>{name}</dt><dd>{}</dd></div>", escape(value));
         }
         out.push_str("</dl>\n<nav aria-label=\"Sections\"><ul>\n");
-        let has = |metric: &str| {
-            loaded.entries.iter().any(|(key, entry)| key.metric == metric && entry.believed().is_some())
-        };
-        for (id, name, there) in [
-            ("categories", "Categories", true),
-            ("gates", "Gates", true),
-            ("sensitivity", "How firm", self.evaluation.rating.not_rated.is_empty()),
-            ("timeline", "Timeline", has("event")),
-            ("bandwidth", "Bus bandwidth", has("busbw")),
-            ("measured", "Measured", true),
-            ("criteria", "Criteria", true),
-            ("values", "All values", true),
-        ] {
-            if there {
-                let _ = writeln!(out, "<li><a href=\"#{id}\">{name}</a></li>");
-            }
+        let mut links = vec![("categories", "Categories"), ("gates", "Gates")];
+        if self.evaluation.rating.not_rated.is_empty() {
+            links.push(("sensitivity", "How firm"));
+        }
+        links.extend(self.plotted());
+        links.extend([("measured", "Measured"), ("criteria", "Criteria"), ("values", "All values")]);
+        for (id, name) in links {
+            let _ = writeln!(out, "<li><a href=\"#{id}\">{name}</a></li>");
         }
         out.push_str("</ul></nav>\n</header>\n");
     }
@@ -242,7 +243,39 @@ impl Page<'_> {
         ] {
             let _ = writeln!(out, "<div class=\"tile\"><b>{value}</b><span>{name}</span></div>");
         }
-        out.push_str("</div>\n</section>\n");
+        out.push_str("</div>\n");
+        self.first(out);
+        out.push_str("</section>\n");
+    }
+
+    /// What to fix first: on the first screen, since it is why most people open the page.
+    fn first(&self, out: &mut String) {
+        let steps = first::steps(self.evaluation);
+        if steps.is_empty() {
+            return;
+        }
+        out.push_str("<h3>What to fix first</h3>\n<ol class=\"first\">\n");
+        for step in steps {
+            let effect = match step.effect {
+                Effect::GateFailed => badge("failed"),
+                Effect::GateUnknown => "<span class=\"badge unknown\">not assessed</span>".to_owned(),
+                Effect::Lower(lower) => {
+                    format!("<span class=\"soft id\">lower bound {}</span>", percent(lower))
+                }
+            };
+            let mend = step
+                .mend
+                .map(|mend| format!("<div class=\"small break\"><b>Mend:</b> {}</div>", escape(&mend)))
+                .unwrap_or_default();
+            let _ = writeln!(
+                out,
+                "<li><b class=\"id\">{}</b> {} {effect}<div class=\"small soft break\">{}</div>{mend}</li>",
+                escape(&step.criterion),
+                escape(&step.text),
+                escape(&step.why)
+            );
+        }
+        out.push_str("</ol>\n");
     }
 
     fn categories(&self, out: &mut String) {
@@ -324,6 +357,7 @@ impl Page<'_> {
         for sentence in super::text::sensitivity_sentences(self.evaluation) {
             let _ = writeln!(out, "<p>{}</p>", escape(&sentence));
         }
+        self.weight_plot(out);
         out.push_str("<h3>Other weights</h3>\n");
         scroll(out, "Other weights", false);
         out.push_str("<table>\n<thead><tr><th scope=\"col\">Tier</th><th scope=\"col\">Draws</th><th scope=\"col\" class=\"num\">Share</th></tr></thead>\n<tbody>\n");
@@ -379,118 +413,6 @@ impl Page<'_> {
         out.push_str("</section>\n");
     }
 
-    fn timeline(&self, out: &mut String) {
-        let mut events: Vec<(f64, String)> = self
-            .evaluation
-            .loaded
-            .entries
-            .iter()
-            .filter(|(key, _)| key.metric == "event")
-            .filter_map(|(key, entry)| {
-                let name = key.params.get("event").map(ToString::to_string).unwrap_or_default();
-                Some((entry.believed()?, format!("{} {name}", key.subject)))
-            })
-            .collect();
-        if events.is_empty() {
-            return;
-        }
-        events.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(&b.1)));
-        section(out, "timeline", "Timeline");
-        let words: Vec<String> =
-            events.iter().map(|(at, name)| format!("{} s {name}", number(*at))).collect();
-        let labels = Labels {
-            id: "timeline-plot",
-            title: "Events of the run",
-            description: &words.join("; "),
-            x: "seconds since the run started",
-            y: "",
-        };
-        scroll(out, "Timeline", false);
-        out.push_str(&svg::timeline(&labels, &events));
-        out.push_str("</div>\n</section>\n");
-    }
-
-    fn bandwidth(&self, out: &mut String) {
-        // Plot, (collective, torch's name of it), size: the values of all subjects.
-        type Sizes<'a> = BTreeMap<i64, Vec<(f64, &'a Key)>>;
-        let mut plots: BTreeMap<String, BTreeMap<(String, String), Sizes<'_>>> = BTreeMap::new();
-        for (key, entry) in &self.evaluation.loaded.entries {
-            if key.metric != "busbw" {
-                continue;
-            }
-            let (Some(value), Some(Scalar::Int(size))) = (entry.believed(), key.params.get("size")) else {
-                continue;
-            };
-            let text = |name: &str| key.params.get(name).map(ToString::to_string).unwrap_or_default();
-            let label: Vec<String> = key
-                .params
-                .iter()
-                .filter(|(name, _)| !matches!(name.as_str(), "size" | "collective" | "api"))
-                .map(|(name, value)| format!("{name} {value}"))
-                .collect();
-            let sizes = plots
-                .entry(label.join(", "))
-                .or_default()
-                .entry((text("collective"), text("api")))
-                .or_default();
-            sizes.entry(*size).or_default().push((value, key));
-        }
-        if plots.is_empty() {
-            return;
-        }
-        section(out, "bandwidth", "Bus bandwidth over message size");
-        out.push_str("<p>busbw as nccl-tests defines it: the algorithm bandwidth times a factor that makes it comparable with the link. Both axes are logarithmic.</p>\n");
-        let evidence = Evidence::new(&self.evaluation.loaded, &self.evaluation.methodology);
-        for (index, (label, sweeps)) in plots.iter().enumerate() {
-            let mut series = Vec::new();
-            let mut levels: Vec<Level> = Vec::new();
-            let mut words = Vec::new();
-            let mut subjects = 1;
-            for ((collective, api), sizes) in sweeps {
-                let ways = sweeps.keys().filter(|(other, _)| other == collective).count();
-                let name = if ways > 1 { format!("{collective} ({api})") } else { collective.clone() };
-                let mut points = Vec::new();
-                let mut reference = None;
-                for (size, values) in sizes {
-                    subjects = subjects.max(values.len());
-                    reference = values.iter().find_map(|(_, key)| evidence.reference(key).ok()).or(reference);
-                    let lowest = values.iter().map(|(value, _)| *value).fold(f64::INFINITY, f64::min);
-                    points.push((*size as f64, lowest));
-                }
-                if let Some(reference) = reference {
-                    for (what, y, under) in
-                        [("typical", reference.typical, true), ("ceiling", reference.ceiling, false)]
-                    {
-                        levels.push(Level { name: format!("{name} {what} {}", number(y)), y, under });
-                    }
-                }
-                if let Some((size, value)) = points.iter().max_by(|a, b| a.1.total_cmp(&b.1)) {
-                    words.push(format!("{name} peaks at {} GB/s with {}", number(*value), bytes(*size)));
-                }
-                series.push(Series { name, points });
-            }
-            let lowest = if subjects > 1 { format!(", lowest of {subjects} nodes") } else { String::new() };
-            let caption = format!("{label}{lowest}");
-            let description = words.join("; ");
-            let _ = writeln!(out, "<figure>\n<figcaption>{}</figcaption>", escape(&caption));
-            // One size is a number, not a line.
-            if series.iter().any(|one| one.points.len() > 1) {
-                let labels = Labels {
-                    id: &format!("busbw-{index}"),
-                    title: &format!("Bus bandwidth over message size, {caption}"),
-                    description: &description,
-                    x: "message size",
-                    y: "GB/s",
-                };
-                scroll(out, &format!("Plot: bus bandwidth, {caption}"), false);
-                out.push_str(&svg::sweep(&labels, &series, &levels, bytes));
-                out.push_str("</div>\n");
-            }
-            let _ = writeln!(out, "<p class=\"small soft\">{}.</p>\n</figure>", escape(&description));
-        }
-        out.push_str("</section>\n");
-    }
-
     fn measured(&self, out: &mut String) {
         section(out, "measured", "Measured");
         out.push_str("<p>Figures of the stages that take time; the strip shows every node's value from 0 to the largest.</p>\n");
@@ -530,6 +452,7 @@ impl Page<'_> {
     fn criteria(&self, out: &mut String) {
         section(out, "criteria", "Criteria");
         out.push_str("<p>Worst values first. <code>clustermax explain CRITERION DIR</code> prints one of them in full.</p>\n");
+        let mut cache = BTreeMap::new();
         for category in &self.evaluation.rating.categories {
             let rows: Vec<(&Criterion, &Verdict)> =
                 self.evaluation.judged().filter(|(criterion, _)| criterion.category == category.id).collect();
@@ -543,14 +466,23 @@ impl Page<'_> {
                  <th scope=\"col\" class=\"num\">Weight</th><th scope=\"col\">What it asks</th><th scope=\"col\">Observed</th></tr></thead>\n<tbody>\n",
             );
             for (criterion, verdict) in rows {
-                self.criterion(criterion, verdict, out);
+                self.criterion(criterion, verdict, &mut cache, out);
             }
             out.push_str("</tbody>\n</table>\n</div>\n");
         }
         out.push_str("</section>\n");
     }
 
-    fn criterion(&self, criterion: &Criterion, verdict: &Verdict, out: &mut String) {
+    fn criterion(
+        &self,
+        criterion: &Criterion,
+        verdict: &Verdict,
+        cache: &mut BTreeMap<usize, Option<serde_json::Value>>,
+        out: &mut String,
+    ) {
+        let mend = first::mend(self.evaluation, &criterion.id, cache)
+            .map(|mend| format!("<div><b>Mend:</b> {}</div>", escape(&mend)))
+            .unwrap_or_default();
         let gate = if criterion.gate.is_some() { " <span class=\"badge none\">gate</span>" } else { "" };
         let rules: Vec<String> = criterion.measures.iter().map(measure_text).collect();
         let source = self.evaluation.methodology.rules.sources.get(&criterion.source);
@@ -570,7 +502,7 @@ impl Page<'_> {
         let _ = writeln!(
             out,
             "<tr><th scope=\"row\" class=\"id\">{}{gate}</th><td>{}</td><td class=\"num\">{}</td><td class=\"num\">{}</td>\
-             <td class=\"wide\">{}<div class=\"small soft\">{}</div><div class=\"small soft\">Source: {}</div></td><td class=\"small break\">{seen}{reason}{count}</td></tr>",
+             <td class=\"wide\">{}<div class=\"small soft\">{}</div><div class=\"small soft\">Source: {}</div></td><td class=\"small break\">{seen}{reason}{count}{mend}</td></tr>",
             escape(&criterion.id),
             badge(verdict.outcome.word()),
             verdict.value.map_or_else(String::new, percent),

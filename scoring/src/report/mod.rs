@@ -1,6 +1,10 @@
-//! `clustermax report`: text and HTML from the same evaluation.
+//! `clustermax report`: text, Markdown and HTML from the same evaluation.
 
+pub mod first;
 pub mod html;
+mod maps;
+pub mod markdown;
+mod plots;
 pub(crate) mod svg;
 pub mod text;
 
@@ -21,7 +25,7 @@ pub struct Args {
     /// Evidence file; default: evidence.toml in the results folder, when there is one
     #[arg(long, value_name = "FILE")]
     pub evidence: Option<PathBuf>,
-    /// Write report.txt and report.html into this folder instead of the results folder
+    /// Write report.txt, report.md and report.html into this folder instead of the results folder
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Read the methodology from this folder instead of the built-in one
@@ -29,16 +33,24 @@ pub struct Args {
     pub data: Option<PathBuf>,
 }
 
-/// Writes report.txt and report.html, and prints their paths.
+/// Writes report.txt, report.md and report.html, and prints their paths.
 ///
 /// # Errors
 /// Bad input or a folder that cannot be written (2).
 pub fn run(args: &Args) -> Result<u8, Failure> {
     let evaluation = Evaluation::of(&args.dir, args.data.as_deref(), args.evidence.as_deref())?;
     let out = args.out.as_deref().unwrap_or(&args.dir);
-    write_file(out, "report.txt", &text::render(&evaluation))?;
-    write_file(out, "report.html", &html::render(&evaluation, &link_base(&args.dir, out)))?;
-    print(&format!("{}\n{}\n", out.join("report.txt").display(), out.join("report.html").display()))?;
+    let files = [
+        ("report.txt", text::render(&evaluation)),
+        ("report.md", markdown::render(&evaluation)),
+        ("report.html", html::render(&evaluation, &link_base(&args.dir, out))),
+    ];
+    let mut paths = String::new();
+    for (name, content) in files {
+        write_file(out, name, &content)?;
+        paths.push_str(&format!("{}\n", out.join(name).display()));
+    }
+    print(&paths)?;
     Ok(0)
 }
 

@@ -44,31 +44,51 @@ const RIGHT: f64 = 640.0;
 const TOP: f64 = 26.0;
 const BOTTOM: f64 = 330.0;
 
-/// Lines over a message size (powers of two) with a logarithmic y axis. Points that are not above 0 are left out.
+/// Lines over a message size (powers of two); `bands` span what is expected. The y axis is logarithmic, linear where there is a
+/// band. Points that are not above 0 are left out.
 pub fn sweep(
     labels: &Labels<'_>,
     series: &[Series],
     levels: &[Level],
+    bands: &[(f64, f64)],
     name_x: impl Fn(f64) -> String,
 ) -> String {
     let points = || series.iter().flat_map(|one| &one.points).copied().filter(|(x, y)| *x > 0.0 && *y > 0.0);
     let x_low = points().map(|(x, _)| x.log2()).fold(f64::INFINITY, f64::min);
     let x_high = points().map(|(x, _)| x.log2()).fold(f64::NEG_INFINITY, f64::max);
     let values = || points().map(|(_, y)| y).chain(levels.iter().map(|level| level.y));
-    let y_low = values().map(f64::log10).fold(f64::INFINITY, f64::min).floor();
-    let y_high = values().map(f64::log10).fold(f64::NEG_INFINITY, f64::max).ceil();
+    // Where a band says what is expected the axis is linear: on a logarithmic one of seven decades it would be a hair.
+    let linear = !bands.is_empty();
+    let (y_low, y_high) = if linear {
+        let most = values().chain(bands.iter().map(|(_, high)| *high)).fold(0.0, f64::max);
+        (0.0, (most / step(most)).ceil() * step(most))
+    } else {
+        (
+            values().map(f64::log10).fold(f64::INFINITY, f64::min).floor(),
+            values().map(f64::log10).fold(f64::NEG_INFINITY, f64::max).ceil(),
+        )
+    };
     if !x_low.is_finite() || !y_low.is_finite() {
         return String::new();
     }
     let x_span = if x_high > x_low { x_high - x_low } else { 1.0 };
     let y_span = if y_high > y_low { y_high - y_low } else { 1.0 };
     let px = |x: f64| LEFT + (x.log2() - x_low) / x_span * (RIGHT - LEFT);
-    let py = |y: f64| BOTTOM - (y.log10() - y_low) / y_span * (BOTTOM - TOP);
+    let py = |y: f64| BOTTOM - (if linear { y } else { y.log10() } - y_low) / y_span * (BOTTOM - TOP);
 
     let mut out = open(labels, 760.0, 384.0, "plot");
+    for (low, high) in bands.iter().filter(|(low, _)| *low > 0.0) {
+        let (top, bottom) = (py(*high).max(TOP), py(*low).min(BOTTOM));
+        let _ = write!(
+            out,
+            "<rect class=\"range\" x=\"{LEFT:.1}\" y=\"{top:.1}\" width=\"{:.1}\" height=\"{:.1}\"/>",
+            RIGHT - LEFT,
+            (bottom - top).max(1.0)
+        );
+    }
     let mut tick = y_low;
     while tick <= y_low + y_span {
-        let value = 10_f64.powf(tick);
+        let value = if linear { tick } else { 10_f64.powf(tick) };
         let y = py(value);
         let _ = write!(
             out,
@@ -76,9 +96,9 @@ pub fn sweep(
              <text class=\"tick\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
             LEFT - 8.0,
             y + 4.0,
-            if value < 0.001 { format!("1e{tick:.0}") } else { number(value) }
+            if !linear && value < 0.001 { format!("1e{tick:.0}") } else { number(value) }
         );
-        tick += 1.0;
+        tick += if linear { step(y_span) } else { 1.0 };
     }
     let step = (x_span / 8.0).ceil().max(1.0);
     let mut tick = x_low.ceil();
@@ -156,7 +176,24 @@ pub fn sweep(
     out
 }
 
-fn open(labels: &Labels<'_>, width: f64, height: f64, class: &str) -> String {
+/// A step of 1, 2 or 5 times a power of ten that divides a span into five parts or so.
+pub(super) fn step(span: f64) -> f64 {
+    let raw = (span / 5.0).max(f64::MIN_POSITIVE);
+    let power = 10_f64.powf(raw.log10().floor());
+    let of = raw / power;
+    power
+        * if of <= 1.0 {
+            1.0
+        } else if of <= 2.0 {
+            2.0
+        } else if of <= 5.0 {
+            5.0
+        } else {
+            10.0
+        }
+}
+
+pub(super) fn open(labels: &Labels<'_>, width: f64, height: f64, class: &str) -> String {
     let id = labels.id;
     format!(
         "<svg class=\"{class}\" viewBox=\"0 0 {width:.0} {height:.0}\" role=\"img\" aria-labelledby=\"{id}-t {id}-d\">\
@@ -254,7 +291,7 @@ pub fn ranges(labels: &Labels<'_>, rows: &[Range], lines: &[(f64, String)]) -> S
 }
 
 /// At most `most` letters, the last one an ellipsis when some are left out.
-fn shortened(text: &str, most: usize) -> String {
+pub(super) fn shortened(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
         return text.to_owned();
     }

@@ -1,0 +1,99 @@
+//! What to fix first: gates, then what lifts the lower bound most, each with how to mend it where the look itself said so.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use serde_json::Value;
+
+use crate::judge::{Micro, ONE, Outcome};
+use crate::score::Evaluation;
+
+/// Steps that are named.
+const STEPS: usize = 6;
+/// A raw file beyond this is not read for its mends.
+const LIMIT: u64 = 16 << 20;
+
+/// One thing to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// Criterion id.
+    pub criterion: String,
+    /// What it asks.
+    pub text: String,
+    /// What was seen, or why nothing was.
+    pub why: String,
+    /// How to mend it, as the audit said beside the value; absent where it said nothing.
+    pub mend: Option<String>,
+    /// `gate failed`, `gate not assessed`, or what the lower bound would be.
+    pub effect: Effect,
+}
+
+/// What a step is worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// The gate holds the tier at Underperforming.
+    GateFailed,
+    /// The gate holds the tier at Bronze.
+    GateUnknown,
+    /// The lower bound when this criterion is passed in full.
+    Lower(Micro),
+}
+
+/// The steps, gates first.
+pub fn steps(evaluation: &Evaluation) -> Vec<Step> {
+    let mut cache = BTreeMap::new();
+    let mut wanted: Vec<(&str, Effect)> = Vec::new();
+    for (outcomes, effect) in [
+        (&[Outcome::Fail][..], Effect::GateFailed),
+        (&[Outcome::Unknown, Outcome::Unavailable], Effect::GateUnknown),
+    ] {
+        let gates = evaluation.rating.gates.iter().filter(|gate| outcomes.contains(&gate.outcome));
+        wanted.extend(gates.map(|gate| (gate.id.as_str(), effect)));
+    }
+    for lift in &evaluation.sensitivity.lifts {
+        if !wanted.iter().any(|(id, _)| *id == lift.criterion) {
+            wanted.push((&lift.criterion, Effect::Lower(lift.lower)));
+        }
+    }
+    // Every gate is named; of the rest the best.
+    let gates = wanted.iter().filter(|(_, effect)| !matches!(effect, Effect::Lower(_))).count();
+    wanted.truncate(gates.max(STEPS));
+    wanted
+        .into_iter()
+        .filter_map(|(id, effect)| {
+            let (criterion, verdict) = evaluation.judged().find(|(criterion, _)| criterion.id == id)?;
+            Some(Step {
+                criterion: id.to_owned(),
+                text: criterion.text.clone(),
+                why: verdict.reason.clone(),
+                mend: mend(evaluation, id, &mut cache),
+                effect,
+            })
+        })
+        .collect()
+}
+
+/// How the audit said to mend what fell short of a criterion: the `mend` beside its value in the raw document.
+pub fn mend(evaluation: &Evaluation, id: &str, cache: &mut BTreeMap<usize, Option<Value>>) -> Option<String> {
+    let (_, verdict) = evaluation.judged().find(|(criterion, _)| criterion.id == id)?;
+    verdict.observed.iter().filter(|one| one.score < ONE).find_map(|one| {
+        let (file, pointer) = one.evidence.as_ref()?;
+        let document = cache.entry(*file).or_insert_with(|| read(evaluation, *file)).as_ref()?;
+        let text = document.pointer(pointer.as_deref()?)?.get("mend")?.as_str()?;
+        (!text.is_empty()).then(|| text.to_owned())
+    })
+}
+
+/// A raw file that was verified, when it is JSON.
+fn read(evaluation: &Evaluation, file: usize) -> Option<Value> {
+    let raw = evaluation.loaded.files.get(file)?;
+    let path = evaluation.loaded.dir.join(&raw.file);
+    if raw.problem.is_some()
+        || raw.outside
+        || !raw.file.ends_with(".json")
+        || fs::metadata(&path).ok()?.len() > LIMIT
+    {
+        return None;
+    }
+    serde_json::from_slice(&fs::read(path).ok()?).ok()
+}

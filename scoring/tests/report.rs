@@ -1,0 +1,186 @@
+//! The reports of a run that has everything to show.
+//!
+//! `CLUSTERMAX_SHOWCASE=DIR cargo test -p clustermax-scoring --test report` leaves its results folder in DIR, for
+//! `scoring/tests/accessibility.sh` and for looking at.
+
+#![allow(clippy::unwrap_used, reason = "in a test a failed step is the failure")]
+
+mod common;
+#[path = "common/perfect.rs"]
+mod perfect;
+#[path = "common/showcase.rs"]
+mod showcase;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+use scoring::methodology::Methodology;
+use serde_json::Value;
+use tempfile::TempDir;
+
+fn clustermax(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_clustermax")).args(args).output().unwrap()
+}
+
+/// The scored showcase; made once.
+fn shown() -> &'static Path {
+    static ONCE: OnceLock<(Option<TempDir>, PathBuf)> = OnceLock::new();
+    let (_, path) = ONCE.get_or_init(|| {
+        let (kept, path) = match std::env::var_os("CLUSTERMAX_SHOWCASE") {
+            Some(path) => (None, PathBuf::from(path)),
+            None => {
+                let folder = tempfile::tempdir().unwrap();
+                let path = folder.path().to_owned();
+                (Some(folder), path)
+            }
+        };
+        fs::create_dir_all(&path).unwrap();
+        let methodology = Methodology::built_in().unwrap();
+        showcase::write(&path, &methodology);
+        fs::write(path.join("evidence.toml"), common::evidence(&methodology, &["sec-07"])).unwrap();
+        let output = clustermax(&["score", path.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        (kept, path)
+    });
+    path
+}
+
+fn read(name: &str) -> String {
+    fs::read_to_string(shown().join(name)).unwrap()
+}
+
+#[test]
+fn every_plot_is_there_with_its_numbers_in_words() {
+    let html = read("report.html");
+    for id in ["faults", "bandwidth", "heat", "burnin", "stragglers", "sensitivity"] {
+        assert!(html.contains(&format!("<h2 id=\"{id}\">")), "{id}");
+        assert!(html.contains(&format!("href=\"#{id}\"")), "{id} is in the navigation");
+    }
+    for words in [
+        "n2 xid79: injected 0 s, verdict 0.4 s, drained 0.9 s, returned 61.2 s",
+        "n5 dcgm-xid79: injected 0 s",
+        "all_reduce expected 440 to 487 GB/s, ceiling 495 GB/s",
+        "96 GPUs of 12 nodes: lowest",
+        "(n3 g5, -1",
+        "16 ranks over 599 s",
+        "slowest n2 g3 rank 11",
+        "n2 g3 persistent 13.6 % slower",
+        "under 1000 draws of other weights the lower bound is",
+        "What to fix first",
+        "<b>Mend:</b> set AccountingStorageType=accounting_storage/slurmdbd in slurm.conf",
+    ] {
+        assert!(html.contains(words), "lacks {words}");
+    }
+    // What is drawn is described, and every description belongs to one drawing.
+    assert_eq!(html.matches("role=\"img\"").count(), html.matches("<desc id=").count());
+}
+
+#[test]
+fn the_markdown_has_the_first_screen_and_every_criterion() {
+    let text = read("report.md");
+    let json: Value = serde_json::from_str(&read("score.json")).unwrap();
+    for criterion in json["criteria"].as_array().unwrap() {
+        assert!(text.contains(criterion["id"].as_str().unwrap()));
+    }
+    let place = |words: &str| text.find(words).unwrap_or_else(|| panic!("lacks {words}"));
+    let order = [
+        "Decided by",
+        "| score over what was seen |",
+        "## What to fix first",
+        "## Categories",
+        "## Gates",
+        "## Criteria",
+    ];
+    assert!(order.windows(2).all(|pair| place(pair[0]) < place(pair[1])));
+    assert!(text.contains("*Mend:* sysctl kernel.perf\\_event\\_paranoid=2"), "{}", &text[..3000]);
+    // Tables are whole: a row has as many cells as its header.
+    let cells = |line: &str| line.replace("\\|", "").matches('|').count();
+    let mut header = 0;
+    for line in text.lines() {
+        if !line.starts_with('|') {
+            header = 0;
+        } else if header == 0 {
+            header = cells(line);
+        } else {
+            assert_eq!(cells(line), header, "{line}");
+        }
+    }
+}
+
+/// By Python's jsonschema: a validator of others.
+#[test]
+fn the_documents_are_what_the_published_schemas_say() {
+    let schemas = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/schemas");
+    let python = "import sys\ntry:\n    import jsonschema\nexcept ImportError:\n    sys.exit(77)\nimport json\n\
+                  schema, *documents = [json.load(open(p)) for p in sys.argv[1:]]\n\
+                  jsonschema.Draft202012Validator.check_schema(schema)\n\
+                  bad = [f'{p}: {list(e.absolute_path)}: {e.message[:300]}' for p, d in zip(sys.argv[2:], documents)\n\
+                  for e in jsonschema.Draft202012Validator(schema).iter_errors(d)]\nprint(*bad, sep='\\n')\nsys.exit(1 if bad else 0)";
+    let validate = |schema: &str, documents: &[&Path]| {
+        Command::new("/usr/bin/python3")
+            .args(["-c", python])
+            .arg(schemas.join(schema))
+            .args(documents)
+            .output()
+            .unwrap()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    // Not rated, without evidence, with values that are not believed.
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/golden");
+    clustermax(&["score", golden.to_str().unwrap(), "--out", folder.path().to_str().unwrap()]);
+    let bare = folder.path().join("score.json");
+    let documents = [shown().join("score.json"), bare.clone()];
+    let found = validate("score.schema.json", &[&documents[0], &documents[1]]);
+    if found.status.code() == Some(77) {
+        eprintln!("not run: it needs Debian's python3-jsonschema");
+        return;
+    }
+    assert!(
+        found.status.success(),
+        "{}{}",
+        String::from_utf8_lossy(&found.stdout),
+        String::from_utf8_lossy(&found.stderr)
+    );
+    // The schema notices: a key too many, one too few, a state that is none.
+    let text = fs::read_to_string(&bare).unwrap();
+    for (from, to) in [
+        ("\"notice\"", "\"remark\""),
+        ("\"state\": \"pass\"", "\"state\": \"passed\""),
+        ("\"coverage\":", "\"cover\":"),
+        ("clustermax-score/1", "clustermax-score/9"),
+    ] {
+        assert!(text.contains(from), "{from}");
+        let changed = folder.path().join("changed.json");
+        fs::write(&changed, text.replacen(from, to, 1)).unwrap();
+        assert_eq!(validate("score.schema.json", &[&changed]).status.code(), Some(1), "{from} -> {to}");
+    }
+    let record = folder.path().join("record.json");
+    for line in read("records.jsonl").lines().step_by(40) {
+        fs::write(&record, line).unwrap();
+        let found = validate("record.schema.json", &[&record]);
+        assert!(found.status.success(), "{line}: {}", String::from_utf8_lossy(&found.stdout));
+    }
+    let events = folder.path().join("events");
+    fs::write(&events, "Cluster|NodeName|TimeStart|TimeEnd|StateRaw|State|User|Reason\nc|n1|2026-01-02T00:00:00|2026-01-03T00:00:00|1|DOWN|root(0)|x\n").unwrap();
+    let contract = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/contract.toml");
+    let output = clustermax(&[
+        "sla",
+        "--events",
+        events.to_str().unwrap(),
+        "--nodes",
+        "n[1-4]",
+        "--from",
+        "2026-01-01",
+        "--to",
+        "2026-02-01",
+        "--contract",
+        contract.to_str().unwrap(),
+        "--json",
+    ]);
+    let sla = folder.path().join("sla.json");
+    fs::write(&sla, &output.stdout).unwrap();
+    let found = validate("sla.schema.json", &[&sla]);
+    assert!(found.status.success(), "{}", String::from_utf8_lossy(&found.stdout));
+}
