@@ -347,8 +347,9 @@ fn what_healthy_nodes_do_all_day_drains_nobody() {
         inject("ib-saturated", gpu);
     }
     watched("idle links at Gen1, the power brake, saturated counters");
+    // A throttle is told after three reads in a row; a read of a busy machine may miss its deadline in between.
     for token in ["throttle", "ibblind"] {
-        assert!(verdict().contains(token), "{token}: {}", verdict());
+        cluster.wait(60, token, || verdict().contains(token));
     }
     run(Command::new("kill").args(["-TERM", &watch.id().to_string()]));
     watch.wait().unwrap();
