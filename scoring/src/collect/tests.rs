@@ -4,23 +4,7 @@ use std::path::Path;
 use super::*;
 
 fn args(stage: &str, dir: &Path) -> Args {
-    Args {
-        stage: stage.to_owned(),
-        dir: dir.to_owned(),
-        state: None,
-        exit_code: None,
-        started: None,
-        seconds: None,
-        reason: None,
-        job: None,
-        run: None,
-        profile: "demo".to_owned(),
-        cluster: None,
-        nodes: Vec::new(),
-        hardware: HardwareArg::Cpu,
-        resume: false,
-        config: None,
-    }
+    Args::of(stage, dir)
 }
 
 fn begin(dir: &Path) -> Args {
