@@ -49,7 +49,8 @@ impl Exemptions {
         let mut all: Exemptions = serde_json::from_str(&text).map_err(|e| {
             format!("{} is not understood ({e}): nothing is exempt; give the exemption anew", path.display())
         })?;
-        all.0.retain(|_, e| e.until > now);
+        // One that would last longer than any may was given before the clock was set back: it revives nothing.
+        all.0.retain(|_, e| e.until > now && e.until - now <= LONGEST);
         Ok(all)
     }
 
@@ -131,6 +132,14 @@ mod tests {
         let mut findings = [finding("gpu.count")];
         Exemptions([(ALL.to_string(), exemption(1.0))].into()).apply(&mut findings);
         assert!(!findings[0].drains());
+    }
+
+    #[test]
+    fn a_clock_set_back_revives_no_exemption() {
+        let dir = tempfile::tempdir().unwrap();
+        Exemptions([("ib.port".to_string(), exemption(1.8e9))].into()).write(dir.path()).unwrap();
+        assert!(Exemptions::read(dir.path(), 0.0).unwrap().is_empty(), "1970");
+        assert!(!Exemptions::read(dir.path(), 1.8e9 - LONGEST).unwrap().is_empty(), "just given");
     }
 
     #[test]

@@ -9,11 +9,8 @@ use sha2::{Digest, Sha256};
 
 use crate::brake::{self, Settings};
 use crate::node_state::{FAIL, Node, protecting, same_name};
-use crate::reason::{self, Reason};
+use crate::reason::{self, RACK as TOKEN, Reason};
 use crate::slurm::{Slurm, SlurmError};
-
-/// Token of the reasons that a degraded domain leaves on its other trays.
-const TOKEN: &str = "rack";
 
 /// What the configuration says of domains.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -26,6 +23,9 @@ pub struct Rules {
     pub policy: Policy,
     /// Domains of the configuration.
     pub domains: Vec<Domain>,
+    /// `enforce.partitions`; none: everywhere.
+    #[serde(default)]
+    pub partitions: Vec<String>,
 }
 
 /// [`RackPolicy`], for a worker's request.
@@ -49,6 +49,14 @@ pub struct Domain {
     pub nodes: Vec<String>,
 }
 
+impl Domain {
+    /// Whether a node is one of its trays; the configuration may name it with or without its domain name.
+    #[must_use]
+    pub fn holds(&self, node: &str) -> bool {
+        self.nodes.iter().any(|tray| same_name(tray, node))
+    }
+}
+
 impl From<&Rack> for Rules {
     fn from(rack: &Rack) -> Self {
         let domains = rack.domain.iter().map(|d| (d.name.clone(), d.nodes.clone()));
@@ -61,6 +69,7 @@ impl From<&Rack> for Rules {
                 RackPolicy::Drain => Policy::Drain,
             },
             domains: domains_of(domains),
+            partitions: Vec::new(),
         }
     }
 }
@@ -78,7 +87,7 @@ pub fn domains_of(lists: impl IntoIterator<Item = (String, String)>) -> Vec<Doma
 fn sick<'a>(domain: &Domain, nodes: &'a [Node]) -> Vec<&'a Node> {
     let ill = |n: &&Node| {
         let own = n.drained_by_us() && !is_rack(&n.reason);
-        domain.nodes.contains(&n.name) && (own || n.down()) && protecting(n.state).is_none()
+        domain.holds(&n.name) && (own || n.down()) && protecting(n.state).is_none()
     };
     let mut all: Vec<&Node> = nodes.iter().filter(ill).collect();
     all.sort_by_key(|n| (n.reason_time, n.name.as_str()));
@@ -120,7 +129,8 @@ pub fn look(domain: &Domain, nodes: &[Node], rules: &Rules, now: f64) -> rack::D
     }
 }
 
-/// Does what the policy says, or undoes it when the domain is not degraded any more; says so in `followed`.
+/// Does what the policy says, or undoes it when the domain is not degraded any more; says so in `followed`. Trays outside of
+/// `enforce.partitions`, when that names some, are never drained.
 ///
 /// # Errors
 /// [`SlurmError`].
@@ -136,7 +146,7 @@ pub fn follow(
     let id = id(&domain.name);
     let ours = |text: &str| Reason::parse(text).is_some_and(|r| r.id == Some(id.as_str()));
     let trays: Vec<&Node> =
-        nodes.iter().filter(|n| domain.nodes.contains(&n.name) && protecting(n.state).is_none()).collect();
+        nodes.iter().filter(|n| domain.holds(&n.name) && protecting(n.state).is_none()).collect();
     if !seen.degraded {
         let mut healed = 0_usize;
         for tray in trays {
@@ -144,7 +154,8 @@ pub fn follow(
                 slurm.set_comment(&tray.name, "")?;
                 healed += 1;
             }
-            if ours(&tray.reason) && tray.drained() && !tray.resume_after {
+            let plain = !tray.resume_after && !tray.down() && tray.state & FAIL == 0;
+            if ours(&tray.reason) && tray.drained() && plain {
                 slurm.undrain(&tray.name)?;
                 healed += 1;
             }
@@ -167,9 +178,18 @@ pub fn follow(
             seen.followed = format!("marked {} trays", free.len());
         }
         Policy::Drain => {
-            // Those in service.
-            let well: Vec<&Node> =
+            // Those in service, where we may drain.
+            let mut well: Vec<&Node> =
                 trays.into_iter().filter(|n| !n.drained() && !n.down() && n.state & FAIL == 0).collect();
+            if !rules.partitions.is_empty() {
+                let mut allowed = Vec::new();
+                for tray in well {
+                    if slurm.partitions(&tray.name)?.iter().any(|p| rules.partitions.contains(p)) {
+                        allowed.push(tray);
+                    }
+                }
+                well = allowed;
+            }
             let held = brake::others_drained(nodes, "", now, brake.window);
             let limit = brake::limit(nodes, brake);
             if held + well.len() > limit {
@@ -179,8 +199,27 @@ pub fn follow(
                 );
                 return Ok(());
             }
+            let mut written = Vec::new();
             for tray in &well {
-                slurm.drain(&tray.name, &reason::replacing(&text, &tray.reason))?;
+                let reason = reason::replacing(&text, &tray.reason);
+                slurm.drain(&tray.name, &reason)?;
+                written.push((&tray.name, reason));
+            }
+            // Two domains that degrade at once have counted without each other: the one that ends last sees both.
+            let again = slurm.nodes()?;
+            let held = brake::others_drained(&again, "", now, brake.window);
+            if held > limit {
+                for (name, reason) in &written {
+                    if again.iter().any(|n| n.name == **name && n.drained() && n.reason == *reason) {
+                        slurm.undrain(name)?;
+                    }
+                }
+                seen.followed = format!(
+                    "left {} trays in service: with others drained at the same time it would be {held} of {limit} nodes that \
+                     the brake allows",
+                    written.len()
+                );
+                return Ok(());
             }
             seen.followed = format!("drained {} trays", well.len());
         }
@@ -205,7 +244,13 @@ mod tests {
     const BRAKE: Settings = Settings { window: 3600, max_share: 1.0, max_nodes: None };
 
     fn rules(policy: Policy) -> Rules {
-        Rules { topology: false, sick: 3, policy, domains: domains_of([("r0".into(), "n[0-17]".into())]) }
+        Rules {
+            topology: false,
+            sick: 3,
+            policy,
+            domains: domains_of([("r0".into(), "n[0-17]".into())]),
+            partitions: Vec::new(),
+        }
     }
 
     /// 20 nodes, the first 18 of them a domain, with so many of those drained by us.
@@ -296,6 +341,47 @@ mod tests {
             "{}",
             seen.followed
         );
+    }
+
+    #[test]
+    fn a_domain_drains_only_trays_of_the_enforced_partitions() {
+        // The fake's n1 is in `batch`, all others in `debug`.
+        let mut slurm = cluster(0);
+        for (node, time) in [("n2", 1), ("n3", 2), ("n4", 3)] {
+            slurm.set(node, 2 | DRAIN, XID, SET_AT - time);
+        }
+        let rules = Rules { partitions: vec!["batch".into()], ..rules(Policy::Drain) };
+        let seen = settle(&mut slurm, &rules, &BRAKE);
+        assert_eq!((slurm.drained(), seen.followed.as_str()), (4, "drained 1 trays"));
+        assert!(slurm.nodes[1].drained());
+    }
+
+    #[test]
+    fn trays_are_known_with_and_without_their_domain_name() {
+        let mut slurm = cluster(3);
+        let rules = Rules {
+            domains: domains_of([("r0".into(), "n[0-17].example.org".into())]),
+            ..rules(Policy::Drain)
+        };
+        let seen = settle(&mut slurm, &rules, &BRAKE);
+        assert!(seen.degraded && slurm.drained() == 18, "{seen:?}");
+    }
+
+    #[test]
+    fn a_tray_with_a_fault_of_its_own_does_not_go_back_with_its_domain() {
+        let mut slurm = cluster(3);
+        let rules = rules(Policy::Drain);
+        let _ = settle(&mut slurm, &rules, &BRAKE);
+        // A milder fault than the domain's `repair`: it holds the tray all the same.
+        let own = "cmx:temp g1 too hot; act=reset_gpu id=11223344";
+        let report = crate::drainer::drain(&mut slurm, "n9", own, &[], BRAKE, SET_AT).unwrap();
+        assert_eq!(report.outcome, crate::outcome::Outcome::Written, "{report:?}");
+        for node in ["n0", "n1", "n2"] {
+            slurm.set(node, 2, "", 0);
+        }
+        let seen = settle(&mut slurm, &rules, &BRAKE);
+        assert!(!seen.degraded);
+        assert_eq!((slurm.drained(), slurm.nodes[9].reason.as_str()), (1, own));
     }
 
     #[test]

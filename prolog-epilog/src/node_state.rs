@@ -197,6 +197,10 @@ pub fn decide(node: &Node, new: &str) -> Decision {
         }
         let wanted = Reason::parse(new);
         let (new_id, new_action) = wanted.map_or((None, None), |r| (r.id, r.action));
+        // A tray that was drained for its domain's sake goes back with the domain: its own fault must hold it, and be counted.
+        if ours.token == reason::RACK && wanted.is_some_and(|r| r.token != reason::RACK) {
+            return Decision::Write { text: new.to_string(), takes_node };
+        }
         // A second fault replaces the first only when it needs more, else two faults would take turns for ever.
         return if ours.id.is_some() && ours.id == new_id || new_action <= ours.action {
             Decision::Already

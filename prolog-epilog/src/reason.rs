@@ -4,6 +4,8 @@ use healthcheck::verdict::{Action, REASON_MAX, REASON_PREFIX, ascii};
 
 /// Joins a new reason and the one it replaced.
 const WAS: &str = "; was: ";
+/// Token of the reasons that a degraded rack-scale domain leaves on its other trays.
+pub const RACK: &str = "rack";
 
 /// Slurm's own reasons, one a line.
 const SLURM_REASONS: &str = include_str!("../data/slurm-reasons.txt");

@@ -40,7 +40,9 @@ pub fn note(config: &Config, sentence: &str) {
     let kept = files::read(&path).and_then(|old| {
         let mut text = old.unwrap_or_default();
         if text.len() > LOG_MAX {
-            let half = text.split_off(text.len() / 2);
+            let middle =
+                (text.len() / 2..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
+            let half = text.split_off(middle);
             text = half.split_once('\n').map_or(String::new(), |(_, rest)| rest.to_string());
         }
         let _ = writeln!(text, "{line}");
@@ -50,8 +52,11 @@ pub fn note(config: &Config, sentence: &str) {
         eprintln!("clustermax-drain: {e}");
     }
     // <85>: authpriv.notice. A machine without syslog has the file.
-    let _ = UnixDatagram::unbound()
-        .and_then(|s| s.send_to(format!("<85>clustermax-drain: {line}").as_bytes(), "/dev/log"));
+    let _ = UnixDatagram::unbound().and_then(|s| {
+        // A syslog that reads nothing must not hold the operator.
+        s.set_nonblocking(true)?;
+        s.send_to(format!("<85>clustermax-drain: {line}").as_bytes(), "/dev/log")
+    });
 }
 
 /// Who gave the command: the user behind sudo, else root.

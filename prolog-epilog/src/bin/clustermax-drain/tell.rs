@@ -60,9 +60,18 @@ pub fn run(config: &Config, event: &str) -> ExitCode {
             ledger.failures = ledger.failures.saturating_add(1);
         }
         ledger.failed = failed.unwrap_or_default();
-        ledger.write(state)
+        // Told already: what cannot be noted is not told twice.
+        if let Err(e) = ledger.write(state) {
+            eprintln!("clustermax-drain: {e}");
+        }
+        Ok(())
     };
-    ExitCode::from(u8::from(told(&mut event).is_err()))
+    let Err(e) = told(&mut event) else { return ExitCode::SUCCESS };
+    // The disk that takes no ledger may be why the node drains: told without a count rather than not at all.
+    eprintln!(
+        "clustermax-drain: {e}; the operators are told all the same, without the limit of notify.per_hour"
+    );
+    ExitCode::from(u8::from(call(config, path, &event).is_err()))
 }
 
 /// Waits for the right to tell; without it after [`LOCK_WAIT`], since an event told twice at once is better than none.

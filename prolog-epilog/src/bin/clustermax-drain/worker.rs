@@ -260,7 +260,11 @@ pub fn main() -> ExitCode {
         }
         Work::Domains { node, follow } => {
             let scontrol = Scontrol::new(&request.scontrol, &request.conf);
-            let rules = Rules { domains: domains(&request, &scontrol), ..request.rack.clone() };
+            let rules = Rules {
+                domains: domains(&request, &scontrol),
+                partitions: request.partitions.clone(),
+                ..request.rack.clone()
+            };
             print(&look_at_domains(slurm, &rules, &request.brake, node.as_deref(), follow));
         }
         Work::Nodes { node } => print(&nodes(slurm, node.as_deref())),
