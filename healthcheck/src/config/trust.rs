@@ -18,8 +18,9 @@ const STICKY: u32 = 0o1000;
 pub fn check_parents(file: &Path) -> Result<(), ConfigError> {
     let me = sys::effective_uid();
     let real = std::fs::canonicalize(file).unwrap_or_else(|_| file.to_path_buf());
-    let folders: BTreeSet<PathBuf> = [file, &real]
+    let folders: BTreeSet<PathBuf> = hops(file)
         .iter()
+        .chain([&real])
         .flat_map(|f| f.ancestors().skip(1))
         .filter(|f| f.is_absolute())
         .map(Path::to_path_buf)
@@ -41,6 +42,24 @@ pub fn check_parents(file: &Path) -> Result<(), ConfigError> {
         return Err(ConfigError::Unsafe { path: folder, what, owner: me });
     }
     Ok(())
+}
+
+/// A file and what each link of a chain names: any of their folders decides what the last one is.
+fn hops(file: &Path) -> Vec<PathBuf> {
+    let mut hops = vec![file.to_path_buf()];
+    let mut at = file.to_path_buf();
+    // As many links as the kernel follows.
+    for _ in 0..40 {
+        let Ok(target) = std::fs::read_link(&at) else { break };
+        at = at.parent().unwrap_or(Path::new("/")).join(target);
+        // The folder itself may be behind a link, too.
+        let real = at.parent().and_then(|folder| std::fs::canonicalize(folder).ok());
+        if let (Some(folder), Some(name)) = (real, at.file_name()) {
+            hops.push(folder.join(name));
+        }
+        hops.push(at.clone());
+    }
+    hops
 }
 
 #[cfg(test)]
@@ -71,6 +90,26 @@ mod tests {
         assert!(check_parents(&file).is_ok(), "in a sticky folder nobody can replace it");
         mode(&open, 0o755);
         assert!(check_parents(&file).is_ok());
+    }
+
+    #[test]
+    fn no_link_of_a_chain_lies_in_a_folder_that_others_can_write_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let [first, middle, last] = ["first", "middle", "last"].map(|name| dir.path().join(name));
+        for folder in [&first, &middle, &last] {
+            std::fs::create_dir(folder).unwrap();
+            mode(folder, 0o755);
+        }
+        std::fs::write(last.join("check"), "").unwrap();
+        std::os::unix::fs::symlink("../last/check", middle.join("link")).unwrap();
+        std::os::unix::fs::symlink(middle.join("link"), first.join("check")).unwrap();
+        assert!(check_parents(&first.join("check")).is_ok());
+        mode(&middle, 0o777);
+        let message = check_parents(&first.join("check")).unwrap_err().to_string();
+        assert!(message.contains("middle is writable by others"), "{message}");
+        // Links that lead in a circle end.
+        std::os::unix::fs::symlink("circle", last.join("circle")).unwrap();
+        assert!(check_parents(&last.join("circle")).is_ok());
     }
 
     #[test]
