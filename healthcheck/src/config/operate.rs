@@ -1,5 +1,6 @@
 //! How far our hands reach into Slurm: `[enforce]`, `[brake]`, `[return]`, `[notify]`, `[rack]`.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -173,7 +174,7 @@ fn rack(rack: &Rack) -> Result<(), String> {
     if rack.sick == 0 {
         return Err("rack.sick = 0: give at least 1".into());
     }
-    let mut seen: Vec<(String, &str)> = Vec::new();
+    let mut seen: BTreeMap<String, &str> = BTreeMap::new();
     for domain in &rack.domain {
         let name = &domain.name;
         let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
@@ -186,12 +187,12 @@ fn rack(rack: &Rack) -> Result<(), String> {
             return Err(format!("rack.domain \"{name}\" has no nodes: write them like tray[01-18]"));
         }
         for node in nodes {
-            if let Some((_, other)) = seen.iter().find(|(n, _)| *n == node) {
+            if let Some(other) = seen.get(&node) {
                 return Err(format!(
                     "node {node} is in rack.domain \"{other}\" and \"{name}\": keep it in one"
                 ));
             }
-            seen.push((node, name));
+            seen.insert(node, name);
         }
     }
     Ok(())
