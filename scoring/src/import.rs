@@ -13,7 +13,7 @@ use sha2::{Digest as _, Sha256};
 use crate::Failure;
 use crate::collect::{Marker, STAGE_SCHEMA, StageState};
 use crate::read::{self, Found, Hints};
-use crate::record::{self, Evidence, Provenance, Record, State, Subject};
+use crate::record::{self, Evidence, Record, State, Subject};
 use crate::run::{self, Folder};
 
 mod cmax;
@@ -286,30 +286,10 @@ fn records(stage: &str, folder: Option<&Folder>, all: &[(String, Vec<u8>, Import
             if !seen.insert((found.metric, params, found.subject.clone())) {
                 continue;
             }
-            records.push(Record {
-                schema: record::SCHEMA.to_owned(),
-                run: folder.map_or_else(|| "import".to_owned(), |folder| folder.run.run.clone()),
-                cluster: folder.map_or_else(|| "import".to_owned(), |folder| folder.run.cluster.clone()),
-                stage: stage.to_owned(),
-                metric: found.metric.to_owned(),
-                value: found.value,
-                unit: found.unit.to_owned(),
-                state: found.state,
-                params: found.params.clone(),
-                subject: found.subject.clone(),
-                provenance: Provenance::Measured,
-                evidence: Some(Evidence {
-                    file: file.clone(),
-                    sha256: sha256.clone(),
-                    pointer: found.pointer.clone(),
-                }),
-                detail: found.detail.clone(),
-                tool: Some(imported.tool.clone()),
-                command: None,
-                job: None,
-                started: None,
-                seconds: None,
-            });
+            let evidence =
+                Evidence { file: file.clone(), sha256: sha256.clone(), pointer: found.pointer.clone() };
+            let run = folder.map_or(("import", "import"), |folder| (&folder.run.run, &folder.run.cluster));
+            records.push(found.record(run, stage, &imported.tool, evidence));
         }
     }
     records

@@ -52,8 +52,7 @@ impl Checks {
 }
 
 fn is_recent(time: f64, here: &Here<'_>) -> bool {
-    // Saturates: a time that is none is in the far past.
-    #[allow(clippy::cast_possible_truncation)]
+    #[allow(clippy::cast_possible_truncation, reason = "saturates: a time that is none is in the far past")]
     let time = Timestamp((time * 1000.0) as i64);
     here.now.seconds_since(time).unsigned_abs() <= u64::from(here.max_age)
 }

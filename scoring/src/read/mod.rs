@@ -77,6 +77,31 @@ pub struct Found {
 }
 
 impl Found {
+    /// The record of it: `run` is the run's id and its cluster's name, `tool` the program that measured.
+    #[must_use]
+    pub fn record(&self, run: (&str, &str), stage: &str, tool: &str, evidence: Evidence) -> Record {
+        Record {
+            schema: record::SCHEMA.to_owned(),
+            run: run.0.to_owned(),
+            cluster: run.1.to_owned(),
+            stage: stage.to_owned(),
+            metric: self.metric.to_owned(),
+            value: self.value,
+            unit: self.unit.to_owned(),
+            state: self.state,
+            params: self.params.clone(),
+            subject: self.subject.clone(),
+            provenance: Provenance::Measured,
+            evidence: Some(evidence),
+            detail: self.detail.clone(),
+            tool: Some(tool.to_owned()),
+            command: None,
+            job: None,
+            started: None,
+            seconds: None,
+        }
+    }
+
     /// A value; unknown when it is not finite.
     #[must_use]
     pub fn value(stage: &'static str, metric: &'static str, unit: &'static str, value: f64) -> Self {
@@ -269,29 +294,10 @@ pub fn records(reading: &Reading, path: &Path, sha256: &str) -> Vec<Record> {
     reading
         .found
         .iter()
-        .map(|found| Record {
-            schema: record::SCHEMA.to_owned(),
-            run: "read".to_owned(),
-            cluster: "read".to_owned(),
-            stage: found.stage.to_owned(),
-            metric: found.metric.to_owned(),
-            value: found.value,
-            unit: found.unit.to_owned(),
-            state: found.state,
-            params: found.params.clone(),
-            subject: found.subject.clone(),
-            provenance: Provenance::Measured,
-            evidence: Some(Evidence {
-                file: file.clone(),
-                sha256: sha256.to_owned(),
-                pointer: found.pointer.clone(),
-            }),
-            detail: found.detail.clone(),
-            tool: Some(reading.tool.clone()),
-            command: None,
-            job: None,
-            started: None,
-            seconds: None,
+        .map(|found| {
+            let evidence =
+                Evidence { file: file.clone(), sha256: sha256.to_owned(), pointer: found.pointer.clone() };
+            found.record(("read", "read"), found.stage, &reading.tool, evidence)
         })
         .collect()
 }
