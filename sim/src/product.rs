@@ -40,18 +40,32 @@ pub struct Product {
     pub drain: PathBuf,
 }
 
-/// Where the two programs that are bound to a release of Slurm may lie: below the other programs, as packages put them,
-/// or beside their folder, as `sim/slurm-root` builds them.
-pub(crate) fn release_folders(prefix: &Path, release: &str) -> [PathBuf; 2] {
-    let name = format!("slurm-{release}");
-    [prefix.join(&name), prefix.parent().unwrap_or(prefix).join(&name)]
+/// Where the two programs that are bound to a release of Slurm lie: beside the other programs' folder, where `sim/slurm-root`
+/// builds them.
+pub(crate) fn release_folder(prefix: &Path, release: &str) -> PathBuf {
+    prefix.parent().unwrap_or(prefix).join(format!("slurm-{release}"))
+}
+
+/// Refuses a program of a release's folder that was built before the same program in `prefix`: a cluster would run what the
+/// source does not say any more.
+fn not_stale(bound: &Path, prefix: &Path, release: &str) -> Result<()> {
+    let built = |path: &Path| fs::metadata(path).and_then(|m| m.modified()).ok();
+    let own = prefix.join(DRAIN);
+    match (built(bound), built(&own)) {
+        (Some(old), Some(new)) if old < new => Err(Error::Usage(format!(
+            "{} is older than {}: build it anew with sim/slurm-root {release}",
+            bound.display(),
+            own.display()
+        ))),
+        _ => Ok(()),
+    }
 }
 
 impl Product {
-    /// Looks into `prefix`; for `release` of Slurm, if given, first into the folders of that release.
+    /// Looks into `prefix`; for `release` of Slurm, if given, first into the folder of that release.
     ///
     /// # Errors
-    /// Unless `plain`, names what is missing.
+    /// Unless `plain`, names what is missing, or is there and out of date.
     pub fn find(prefix: &Path, plain: bool, release: Option<&str>) -> Result<Self> {
         let find = |name: &str| Some(prefix.join(name)).filter(|p| p.is_file());
         // Cargo leaves a library that only a dependency asked for in deps/.
@@ -70,8 +84,11 @@ impl Product {
                 )));
             }
         }
-        let folders = release.map(|r| release_folders(prefix, r)).into_iter().flatten();
-        let bound: Vec<PathBuf> = folders.chain([prefix.to_owned()]).collect();
+        let folder = release.map(|r| release_folder(prefix, r));
+        if let (Some(folder), Some(release), false) = (&folder, release, plain) {
+            not_stale(&folder.join(DRAIN), prefix, release)?;
+        }
+        let bound: Vec<PathBuf> = folder.into_iter().chain([prefix.to_owned()]).collect();
         let bound_to = |name: &str| bound.iter().map(|f| f.join(name)).find(|p| p.is_file());
         Ok(Self {
             prefix: prefix.to_owned(),
@@ -357,9 +374,35 @@ mod tests {
         for release in [None, Some("26.05")] {
             assert_eq!(Product::find(&prefix, true, release).unwrap().drain, prefix.join(DRAIN));
         }
+        // Left behind by an older version of the packages' build.
         let below = prefix.join("slurm-24.11");
         fs::create_dir(&below).unwrap();
         fs::write(below.join(DRAIN), "").unwrap();
-        assert_eq!(Product::find(&prefix, true, Some("24.11")).unwrap().drain, below.join(DRAIN));
+        assert_eq!(Product::find(&prefix, true, Some("24.11")).unwrap().drain, beside.join(DRAIN));
+    }
+
+    #[test]
+    fn what_was_built_before_the_other_programs_is_refused() {
+        let target = tempfile::tempdir().unwrap();
+        let (prefix, beside) = (target.path().join("debug"), target.path().join("slurm-24.11"));
+        for folder in [&prefix, &beside] {
+            fs::create_dir(folder).unwrap();
+        }
+        for name in PROGRAMS.iter().chain([&NVML]) {
+            fs::write(prefix.join(name), "").unwrap();
+        }
+        fs::write(beside.join(DRAIN), "").unwrap();
+        let found = || Product::find(&prefix, false, Some("24.11"));
+        let built = |path: &Path, at: u64| {
+            let at = std::time::UNIX_EPOCH + std::time::Duration::from_secs(at);
+            fs::File::options().write(true).open(path.join(DRAIN)).unwrap().set_modified(at).unwrap();
+        };
+        built(&prefix, 1000);
+        built(&beside, 1001);
+        assert_eq!(found().unwrap().drain, beside.join(DRAIN));
+        built(&beside, 999);
+        let text = found().unwrap_err().to_string();
+        assert!(text.contains("build it anew with sim/slurm-root 24.11"), "{text}");
+        assert!(Product::find(&prefix, false, Some("26.05")).is_ok(), "none was built for it");
     }
 }

@@ -264,10 +264,10 @@ impl State {
         let Some(root) = self.slurm_root()? else { return Ok(None) };
         let prefix = &self.options.prefix;
         // What is bound to a release may lie beside the other programs.
-        let releases = self.slurm_release.as_deref().map(|r| product::release_folders(prefix, r));
-        let releases = releases.into_iter().flatten().filter(|f| f.is_dir()).collect::<Vec<_>>();
+        let bound = self.slurm_release.as_deref().map(|r| product::release_folder(prefix, r));
+        let bound = bound.filter(|f| f.is_dir());
         let mut visible: Vec<&Path> = vec![&layout.dir, prefix];
-        visible.extend(releases.iter().map(PathBuf::as_path));
+        visible.extend(bound.as_deref());
         root.entrance(&visible).map(Some)
     }
 
