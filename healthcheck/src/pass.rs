@@ -9,7 +9,7 @@ use crate::config::{Config, Enforcement};
 use crate::drain::{self, Answer, DrainOutcome};
 use crate::exempt::Exemptions;
 use crate::facts::{Facts, Reading};
-use crate::give_back::Record;
+use crate::give_back::{Moment, Record};
 use crate::jobs::{self, Job, JobEvent};
 use crate::kernel_log::{Followers, READ_LIMIT};
 use crate::metrics;
@@ -259,7 +259,7 @@ fn give_back(
         return;
     }
     let dir = &config.paths.state_dir;
-    let now = unix_time();
+    let now = Moment { boot_id: verdict.boot_id.clone(), since_boot: sys::since_boot(), time: unix_time() };
     let mut record = Record::read(dir);
     let before = record.clone();
     let known = record.drained.is_some();
@@ -271,7 +271,7 @@ fn give_back(
         record.drained(verdict);
     } else if task.mode == Mode::Periodic
         && task.again.is_none()
-        && let Some(id) = record.pass(rule, verdict, now)
+        && let Some(id) = record.pass(rule, verdict, &now)
     {
         let limit = left(task.until, config.deadlines.drain() + DRAIN_SLACK);
         let answer = reading(logs, |m| drain::give_back(config, &id, limit, m));

@@ -40,6 +40,15 @@ pub enum Policy {
     Drain,
 }
 
+/// A tray that a degraded domain has drained.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drained {
+    /// Slurm's name.
+    pub node: String,
+    /// The reason as it was written.
+    pub reason: String,
+}
+
 /// A domain and its trays.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Domain {
@@ -130,10 +139,12 @@ pub fn look(domain: &Domain, nodes: &[Node], rules: &Rules, now: f64) -> rack::D
 }
 
 /// Does what the policy says, or undoes it when the domain is not degraded any more; says so in `followed`. Trays outside of
-/// `enforce.partitions`, when that names some, are never drained.
+/// `enforce.partitions`, when that names some, are never drained. What it drained, for [`take_back`], is in `drained`, also when
+/// it did not come to its end.
 ///
 /// # Errors
 /// [`SlurmError`].
+#[allow(clippy::too_many_arguments, reason = "state passed in, so that a test needs no machine")]
 pub fn follow(
     slurm: &mut dyn Slurm,
     domain: &Domain,
@@ -142,6 +153,7 @@ pub fn follow(
     rules: &Rules,
     brake: &Settings,
     now: i64,
+    drained: &mut Vec<Drained>,
 ) -> Result<(), SlurmError> {
     let id = id(&domain.name);
     let ours = |text: &str| Reason::parse(text).is_some_and(|r| r.id == Some(id.as_str()));
@@ -199,32 +211,49 @@ pub fn follow(
                 );
                 return Ok(());
             }
-            let mut written = Vec::new();
             for tray in &well {
                 let reason = reason::replacing(&text, &tray.reason);
                 slurm.drain(&tray.name, &reason)?;
-                written.push((&tray.name, reason));
-            }
-            // Two domains that degrade at once have counted without each other: the one that ends last sees both.
-            let again = slurm.nodes()?;
-            let held = brake::others_drained(&again, "", now, brake.window);
-            if held > limit {
-                for (name, reason) in &written {
-                    if again.iter().any(|n| n.name == **name && n.drained() && n.reason == *reason) {
-                        slurm.undrain(name)?;
-                    }
-                }
-                seen.followed = format!(
-                    "left {} trays in service: with others drained at the same time it would be {held} of {limit} nodes that \
-                     the brake allows",
-                    written.len()
-                );
-                return Ok(());
+                drained.push(Drained { node: tray.name.clone(), reason });
             }
             seen.followed = format!("drained {} trays", well.len());
         }
     }
     Ok(())
+}
+
+/// The brake's second look at what a degraded domain has drained, when every drain of that moment can be seen: by the order that
+/// holds for all, (`ReasonTime`, node name), the domain's last tray must be within the limit, else all go back. Why they went back;
+/// none when they stay. Trays whose reason is not byte for byte the one written are left alone.
+///
+/// # Errors
+/// [`SlurmError`].
+pub fn take_back(
+    slurm: &mut dyn Slurm,
+    drained: &[Drained],
+    brake: &Settings,
+) -> Result<Option<String>, SlurmError> {
+    let nodes = slurm.nodes()?;
+    let limit = brake::limit(&nodes, brake);
+    let ours: Vec<&Node> = drained
+        .iter()
+        .filter_map(|d| nodes.iter().find(|n| n.name == d.node && n.drained() && n.reason == d.reason))
+        .collect();
+    let rank = ours.iter().filter_map(|n| brake::rank(&nodes, &n.name, brake.window)).max().unwrap_or(0);
+    if rank <= limit {
+        return Ok(None);
+    }
+    for tray in &ours {
+        slurm.undrain(&tray.name)?;
+        // As for a single drain: a tray that went down meanwhile keeps its reason, and gets Slurm's own again.
+        if let (Some(was), true) = (Reason::parse(&tray.reason).and_then(|r| r.was), tray.down()) {
+            slurm.set_reason(&tray.name, was)?;
+        }
+    }
+    Ok(Some(format!(
+        "left {} trays in service: with others drained at the same time it would be {rank} of {limit} nodes that the brake allows",
+        ours.len()
+    )))
 }
 
 /// True when this tray is one whose fall made, or keeps, the domain degraded: it is the one to tell. Those that were sick
@@ -266,8 +295,74 @@ mod tests {
         let nodes = slurm.nodes().unwrap();
         let domain = &rules.domains[0];
         let mut seen = look(domain, &nodes, rules, 1.0);
-        follow(slurm, domain, &mut seen, &nodes, rules, brake, SET_AT).unwrap();
+        let mut drained = Vec::new();
+        follow(slurm, domain, &mut seen, &nodes, rules, brake, SET_AT, &mut drained).unwrap();
+        if let Some(why) = take_back(slurm, &drained, brake).unwrap() {
+            seen.followed = why;
+        }
         seen
+    }
+
+    /// A node that counted before the rack had drained, and wrote after the rack had looked: by the order of all it comes
+    /// first, and both would stay.
+    #[test]
+    fn a_racks_second_look_sees_a_drain_that_came_after_its_first() {
+        let names = |slurm: &Fake| -> Vec<String> {
+            slurm.nodes.iter().filter(|n| n.drained()).map(|n| n.name.clone()).collect()
+        };
+        let brake = Settings { max_nodes: Some(18), ..BRAKE };
+        let rules = rules(Policy::Drain);
+        // n18 and n19 are no trays: the one comes before the domain's last tray, n9, the other too, but a second later.
+        for (late, time, stays) in [("n18", SET_AT, false), ("n19", SET_AT + 1, true)] {
+            let mut slurm = cluster(3);
+            let (nodes, mut drained) = (slurm.nodes.clone(), Vec::new());
+            let domain = &rules.domains[0];
+            let mut seen = look(domain, &nodes, &rules, 1.0);
+            follow(&mut slurm, domain, &mut seen, &nodes, &rules, &brake, SET_AT, &mut drained).unwrap();
+            assert_eq!((drained.len(), slurm.drained()), (15, 18));
+            slurm.set(late, 2 | DRAIN, XID, time);
+            let why = take_back(&mut slurm, &drained, &brake).unwrap();
+            assert_eq!(why.is_none(), stays, "{why:?}");
+            assert_eq!(names(&slurm).len(), if stays { 19 } else { 4 }, "{:?}", names(&slurm));
+            // Then the late one looks a second time, by the same order.
+            let back = crate::drainer::take_back(&mut slurm, late, XID, brake).unwrap().outcome;
+            assert_eq!(back == crate::outcome::Outcome::Brake, stays);
+            assert!(slurm.drained() <= 18, "{:?}", names(&slurm));
+        }
+    }
+
+    #[test]
+    fn of_two_racks_that_degrade_at_once_one_is_drained() {
+        let mut slurm = Fake::with(36);
+        for i in [0, 1, 2, 18, 19, 20] {
+            slurm.set(&format!("n{i}"), 2 | DRAIN, XID, SET_AT - 10);
+        }
+        let brake = Settings { max_nodes: Some(22), ..BRAKE };
+        let rules = Rules {
+            domains: domains_of([("r0".into(), "n[0-17]".into()), ("r1".into(), "n[18-35]".into())]),
+            ..rules(Policy::Drain)
+        };
+        // Neither sees the other's drains when it counts. They end a second apart.
+        let nodes = slurm.nodes.clone();
+        let mut both = Vec::new();
+        for (at, domain) in rules.domains.iter().enumerate() {
+            let (mut seen, mut drained) = (look(domain, &nodes, &rules, 1.0), Vec::new());
+            follow(&mut slurm, domain, &mut seen, &nodes, &rules, &brake, SET_AT, &mut drained).unwrap();
+            for d in &drained {
+                slurm.set(&d.node, 2 | DRAIN, &d.reason, SET_AT + i64::try_from(at).unwrap());
+            }
+            both.push(drained);
+        }
+        assert_eq!(slurm.drained(), 36);
+        // Whichever looks first.
+        let why: Vec<_> = both.iter().rev().map(|d| take_back(&mut slurm, d, &brake).unwrap()).collect();
+        assert!(why[0].is_some() && why[1].is_none(), "{why:?}");
+        assert_eq!(slurm.drained(), 21);
+        // What an operator wrote meanwhile on one of them stays.
+        slurm.set("n5", 2 | DRAIN, "ticket 9", SET_AT + 5);
+        let tight = Settings { max_nodes: Some(1), ..BRAKE };
+        assert!(take_back(&mut slurm, &both[0], &tight).unwrap().is_some());
+        assert_eq!((slurm.drained(), slurm.nodes[5].reason.as_str()), (7, "ticket 9"));
     }
 
     #[test]

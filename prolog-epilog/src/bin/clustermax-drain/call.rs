@@ -1,7 +1,7 @@
 //! One call of `clustermax-drain` on this node: drains, what is kept for later, the brake, returns.
 
 use std::path::PathBuf;
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,7 @@ use healthcheck::exempt::Exemptions;
 use healthcheck::pass::unix_time;
 use healthcheck::rack;
 use prolog_epilog::brake::{Engaged, Record};
+use prolog_epilog::domains::{Drained, Policy, Rules};
 use prolog_epilog::node_state::same_name;
 use prolog_epilog::notify::{Event, Kind, Ledger};
 use prolog_epilog::outcome::{Outcome, Report};
@@ -50,7 +51,10 @@ impl Drainer {
             ));
         }
         match self.ask_drain(reason, jobs) {
-            answer @ (Answer::Report(_) | Answer::Nodes { .. } | Answer::Domains { .. }) => {
+            answer @ (Answer::Report(_)
+            | Answer::Nodes { .. }
+            | Answer::Domains { .. }
+            | Answer::Stays(_)) => {
                 let report = self.report(answer);
                 let stands = matches!(report.outcome, Outcome::Written | Outcome::Already | Outcome::Foreign);
                 if let (true, Err(e)) = (stands, self.spool.forget(&self.node, reason)) {
@@ -87,12 +91,20 @@ impl Drainer {
                 conf.display()
             ));
         };
+        let mut rack: Rules = (&self.config.rack).into();
+        // Nothing is drained from a node that the brake holds back, its domain's other trays neither.
+        if matches!(work, Work::Domains { follow: true, .. })
+            && rack.policy == Policy::Drain
+            && self.engaged().is_some()
+        {
+            rack.policy = Policy::Event;
+        }
         let request = Request {
             conf,
             scontrol: self.config.slurm.scontrol.clone(),
             brake: self.config.brake.into(),
             partitions: self.config.enforce.partitions.clone(),
-            rack: (&self.config.rack).into(),
+            rack,
             work,
         };
         ask(&request, deadline)
@@ -130,7 +142,7 @@ impl Drainer {
                 .arg(&self.config.file)
                 .args(["--node", &self.node])
                 .env_clear();
-            sys::detach(&mut command)
+            sys::detach(&mut command, Stdio::null())
         });
         started
             .inspect_err(|e| {
@@ -318,7 +330,7 @@ impl Drainer {
         match answer {
             Answer::Report(report) => report,
             Answer::Unreached(why) => Report::new(Outcome::Unreadable, &self.node, "").detail(why),
-            Answer::Nodes { .. } | Answer::Domains { .. } => {
+            Answer::Nodes { .. } | Answer::Domains { .. } | Answer::Stays(_) => {
                 Report::new(Outcome::Unreadable, &self.node, "").detail("the worker answered something else")
             }
         }
@@ -357,7 +369,10 @@ impl Drainer {
     /// Looks at the node's rack-scale domain, does what the policy says and keeps what was seen.
     pub fn look_at_domain(&self, limit: Duration) {
         let work = Work::Domains { node: Some(self.node.clone()), follow: true };
-        let Answer::Domains { domains, .. } = self.ask(work, Instant::now() + limit) else { return };
+        let Answer::Domains { mut domains, drained, .. } = self.ask(work, Instant::now() + limit) else {
+            return;
+        };
+        self.second_looks(&mut domains, drained, limit);
         let Some(seen) = domains.into_iter().next() else { return };
         let state = &self.config.paths.state_dir;
         let sick = seen.sick.iter().any(|tray| same_name(tray, &self.node));
@@ -376,6 +391,31 @@ impl Drainer {
                 seen.sick.join(",")
             );
             self.tell(Kind::Domain, "", &detail);
+        }
+    }
+
+    /// The brake's second look at what domains have drained; says in `followed` when it took that back.
+    pub fn second_looks(&self, seen: &mut [rack::Domain], drained: Vec<Vec<Drained>>, limit: Duration) {
+        if drained.iter().all(Vec::is_empty) {
+            return;
+        }
+        thread::sleep(SECOND_LOOK);
+        for (domain, drained) in seen.iter_mut().zip(drained).filter(|(_, drained)| !drained.is_empty()) {
+            for wait in RETRIES {
+                let work = Work::DomainSecondLook { drained: drained.clone() };
+                match self.ask(work, Instant::now() + limit) {
+                    Answer::Unreached(_) => thread::sleep(wait),
+                    Answer::Stays(why) if why.is_empty() => break,
+                    Answer::Stays(why) => {
+                        domain.followed = why;
+                        break;
+                    }
+                    other => {
+                        domain.followed = self.report(other).detail;
+                        break;
+                    }
+                }
+            }
         }
     }
 

@@ -133,10 +133,7 @@ enum Cmd {
     LookAtDomain,
     /// Runs the command of `[notify]`.
     #[command(name = tell::SUBCOMMAND, hide = true)]
-    TellOperators {
-        #[arg(long)]
-        event: String,
-    },
+    TellOperators,
 }
 
 fn main() -> ExitCode {
@@ -186,26 +183,32 @@ fn run(config: &Path, node: Option<&str>, command: Cmd, start: Instant) -> Resul
         node,
     };
     match &command {
+        // With the look at the domain that follows.
         Cmd::SecondLook { reason } => {
-            sys::die_after(SECOND_LOOK + RETRIES.iter().sum::<Duration>() + 6 * limit);
+            sys::die_after(2 * longest_second_look(limit) + limit);
             drainer.second_look(reason, limit);
             return Ok(ExitCode::SUCCESS);
         }
         Cmd::LookAtDomain => {
-            sys::die_after(2 * limit);
+            sys::die_after(longest_second_look(limit) + limit);
             drainer.look_at_domain(limit);
             return Ok(ExitCode::SUCCESS);
         }
-        Cmd::TellOperators { event } => {
+        Cmd::TellOperators => {
             sys::die_after(drainer.config.notify.timeout() + tell::LOCK_WAIT + Duration::from_secs(2));
-            return Ok(tell::run(&drainer.config, event));
+            return Ok(tell::run(&drainer.config));
         }
         _ => {}
     }
-    let confirms = matches!(command, Cmd::Drain { confirm: true, .. });
+    let confirms = matches!(command, Cmd::Drain { confirm: true, .. } | Cmd::Domains { follow: true, .. });
     let more = if confirms { CONFIRM } else { Duration::ZERO };
     sys::die_after(limit + more + Duration::from_millis(200));
     answer(&drainer, command)
+}
+
+/// What a second look may take while the controller does not answer.
+fn longest_second_look(limit: Duration) -> Duration {
+    SECOND_LOOK + RETRIES.iter().sum::<Duration>() + 6 * limit
 }
 
 fn answer(drainer: &Drainer, command: Cmd) -> Result<ExitCode, String> {
@@ -246,9 +249,7 @@ fn answer(drainer: &Drainer, command: Cmd) -> Result<ExitCode, String> {
         Cmd::List { json } => operators::list(drainer, json),
         Cmd::Explain { name, json } => operators::explain(drainer, name.as_deref(), json)?,
         Cmd::Domains { json, follow } => operators::domains(drainer, json, follow),
-        Cmd::Worker | Cmd::SecondLook { .. } | Cmd::LookAtDomain | Cmd::TellOperators { .. } => {
-            ExitCode::SUCCESS
-        }
+        Cmd::Worker | Cmd::SecondLook { .. } | Cmd::LookAtDomain | Cmd::TellOperators => ExitCode::SUCCESS,
     })
 }
 

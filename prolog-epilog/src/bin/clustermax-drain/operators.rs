@@ -141,7 +141,7 @@ fn no_answer(drainer: &Drainer, answer: Answer) -> ExitCode {
     let report = match answer {
         Answer::Report(report) => report,
         Answer::Unreached(why) => Report::new(Outcome::Unreadable, &drainer.node, "").detail(why),
-        Answer::Nodes { .. } | Answer::Domains { .. } => {
+        Answer::Nodes { .. } | Answer::Domains { .. } | Answer::Stays(_) => {
             Report::new(Outcome::Unreadable, &drainer.node, "").detail("the worker answered something else")
         }
     };
@@ -382,7 +382,11 @@ fn own(drainer: &Drainer, says: &mut Vec<String>) {
 pub fn domains(drainer: &Drainer, json: bool, follow: bool) -> ExitCode {
     let follow = follow && drainer.config.enforcement == Enforcement::Enforce;
     let (via, domains) = match drainer.ask(Work::Domains { node: None, follow }, drainer.deadline) {
-        Answer::Domains { via, domains } => (via, domains),
+        Answer::Domains { via, mut domains, drained } => {
+            // One wait for all: each is looked at when every other drain of this moment can be seen.
+            drainer.second_looks(&mut domains, drained, drainer.config.deadlines.drain());
+            (via, domains)
+        }
         other => return no_answer(drainer, other),
     };
     if json {

@@ -1,6 +1,8 @@
 //! Process boundary: children that can be ended with all they started, children that outlive us, our own limit.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Seek, Write};
+use std::os::fd::FromRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -29,13 +31,31 @@ pub fn kill_group(child: &Child) {
     }
 }
 
+/// Standard input with this content for a child. It is a file in memory: unlike a pipe it keeps neither side waiting, however
+/// long the content is and however late the child reads. Unlike an argument it is for the child only.
+///
+/// # Errors
+/// There is no memory for it.
+pub fn handed(content: &[u8]) -> io::Result<Stdio> {
+    // SAFETY: the name is a C string; the call makes a new descriptor and touches nothing else.
+    let descriptor = unsafe { libc::memfd_create(c"handed".as_ptr(), libc::MFD_CLOEXEC) };
+    if descriptor < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor was made above and belongs to nobody else.
+    let mut file = unsafe { File::from_raw_fd(descriptor) };
+    file.write_all(content)?;
+    file.rewind()?;
+    Ok(file.into())
+}
+
 /// Starts a child that outlives us: own session, no terminal, nothing of ours held open. slurmd waits until the
 /// prolog's output is closed and kills its process group afterwards; neither reaches such a child.
 ///
 /// # Errors
 /// The program cannot be started.
-pub fn detach(command: &mut Command) -> io::Result<Child> {
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
+pub fn detach(command: &mut Command, stdin: Stdio) -> io::Result<Child> {
+    command.stdin(stdin).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
     // SAFETY: the closure runs between fork and exec and makes two async-signal-safe system calls. close_range
     // only marks descriptors as closing on exec, so the standard library's own stay usable until then.
     unsafe {
@@ -66,5 +86,21 @@ pub fn die_after(limit: Duration) {
         libc::sigaddset(set.as_mut_ptr(), libc::SIGALRM);
         libc::sigprocmask(libc::SIG_UNBLOCK, set.as_ptr(), std::ptr::null_mut());
         libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A worker that hangs before it reads must not keep its parent beyond the deadline.
+    #[test]
+    fn what_is_handed_over_waits_for_no_reader_and_comes_whole() {
+        let long = "x".repeat(1 << 20);
+        let stdin = handed(long.as_bytes()).unwrap();
+        let read = Command::new("/bin/cat").stdin(stdin).output().unwrap();
+        assert_eq!(read.stdout, long.as_bytes());
+        let deaf = Command::new("/bin/true").stdin(handed(long.as_bytes()).unwrap()).status().unwrap();
+        assert!(deaf.success());
     }
 }

@@ -2,7 +2,7 @@
 //! that hangs or fails delays nothing; what became of it is shown by `clustermax-drain status`.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::Read;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::thread;
@@ -18,6 +18,8 @@ use crate::sys;
 pub const SUBCOMMAND: &str = "tell-operators";
 /// Longest wait for another event of this node that is being told.
 pub const LOCK_WAIT: Duration = Duration::from_secs(120);
+/// Longest event, in bytes: far beyond one that names every tray of a domain.
+const EVENT_MAX: u64 = 1 << 20;
 
 /// Starts a process that tells the operators, if there is a command that does.
 pub fn start(config: &Config, event: &Event) {
@@ -26,24 +28,21 @@ pub fn start(config: &Config, event: &Event) {
     }
     let started = std::env::current_exe().and_then(|exe| {
         let mut command = Command::new(exe);
-        command
-            .arg(SUBCOMMAND)
-            .arg("--event")
-            .arg(serde_json::to_string(event)?)
-            .arg("--config")
-            .arg(&config.file)
-            .args(["--node", &config.node])
-            .env_clear();
-        sys::detach(&mut command)
+        command.arg(SUBCOMMAND).arg("--config").arg(&config.file).args(["--node", &config.node]).env_clear();
+        // Not an argument: every user can read those, and an exemption's reason is for operators.
+        sys::detach(&mut command, sys::handed(&serde_json::to_vec(event)?)?)
     });
     if let Err(e) = started {
         eprintln!("clustermax-drain: the operators could not be told: {e}");
     }
 }
 
-/// The process itself.
-pub fn run(config: &Config, event: &str) -> ExitCode {
-    let (Some(path), Ok(mut event)) = (&config.notify.path, serde_json::from_str::<Event>(event)) else {
+/// The process itself; the event is on its standard input.
+pub fn run(config: &Config) -> ExitCode {
+    let mut event = Vec::new();
+    let event = std::io::stdin().take(EVENT_MAX).read_to_end(&mut event).map(|_| event);
+    let event = event.ok().and_then(|text| serde_json::from_slice::<Event>(&text).ok());
+    let (Some(path), Some(mut event)) = (&config.notify.path, event) else {
         eprintln!("clustermax-drain: `{SUBCOMMAND}` is for clustermax-drain's own use");
         return ExitCode::from(2);
     };
@@ -91,22 +90,18 @@ fn lock(state: &Path) -> Result<File, FileError> {
 fn call(config: &Config, path: &Path, event: &Event) -> Result<(), String> {
     check_trusted(path, true).map_err(|e| e.to_string())?;
     let failed = |e: std::io::Error| format!("{} (notify.path): {e}", path.display());
+    let mut line = serde_json::to_vec(event).map_err(|e| e.to_string())?;
+    line.push(b'\n');
     let mut command = Command::new(path);
     command
         .args(&config.notify.args)
         .env_clear()
         .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
         .current_dir("/")
-        .stdin(Stdio::piped())
+        .stdin(sys::handed(&line).map_err(failed)?)
         .stdout(Stdio::null())
         .stderr(Stdio::null());
     let mut child = sys::contain(&mut command).spawn().map_err(failed)?;
-    if let Some(mut stdin) = child.stdin.take() {
-        let mut line = serde_json::to_vec(event).map_err(|e| e.to_string())?;
-        line.push(b'\n');
-        // Less than a pipe holds. A command that does not read it has ended already, or does not want it.
-        let _ = stdin.write_all(&line);
-    }
     let end = Instant::now() + config.notify.timeout();
     let ended = loop {
         match child.try_wait().map_err(failed)? {

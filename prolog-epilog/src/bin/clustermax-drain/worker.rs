@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use healthcheck::config::check_trusted;
 use healthcheck::rack;
 use prolog_epilog::brake::Settings;
-use prolog_epilog::domains::{self, Domain, Rules, domains_of};
+use prolog_epilog::domains::{self, Domain, Drained, Rules, domains_of};
 use prolog_epilog::drainer;
 use prolog_epilog::node_state::{Node, same_name};
 use prolog_epilog::outcome::{Outcome, Report};
@@ -81,6 +81,11 @@ pub enum Work {
         /// False: look only.
         follow: bool,
     },
+    /// The brake's second look at the drains of one domain.
+    DomainSecondLook {
+        /// The trays, with their reasons.
+        drained: Vec<Drained>,
+    },
     /// Read a node and its partitions, or all nodes.
     Nodes {
         /// The node.
@@ -116,7 +121,11 @@ pub enum Answer {
         via: String,
         /// Name, trays, sick ones.
         domains: Vec<rack::Domain>,
+        /// Trays that were drained now, for each domain: their second look is due.
+        drained: Vec<Vec<Drained>>,
     },
+    /// What the second look at a domain's drains did: why it took them back, empty when they stay.
+    Stays(String),
     /// It was not: the work may be done later.
     Unreached(String),
 }
@@ -137,14 +146,10 @@ fn start(request: &Request, deadline: Instant) -> std::io::Result<Answer> {
         .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
         .env("SLURM_CONF", &request.conf)
         .current_dir("/")
-        .stdin(Stdio::piped())
+        .stdin(sys::handed(&serde_json::to_vec(request)?)?)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     let mut child = sys::contain(&mut command).spawn()?;
-    if let Some(mut stdin) = child.stdin.take() {
-        // A worker that is gone already shows as a missing answer.
-        let _ = stdin.write_all(&serde_json::to_vec(request)?);
-    }
     let lines = child.stdout.take().map(lines_of);
     let said = child.stderr.take().map(lines_of);
 
@@ -267,6 +272,12 @@ pub fn main() -> ExitCode {
             };
             print(&look_at_domains(slurm, &rules, &request.brake, node.as_deref(), follow));
         }
+        Work::DomainSecondLook { drained } => {
+            print(&match domains::take_back(slurm, &drained, &request.brake) {
+                Ok(why) => Answer::Stays(why.unwrap_or_default()),
+                Err(e) => answer(Err(e)),
+            });
+        }
         Work::Nodes { node } => print(&nodes(slurm, node.as_deref())),
         Work::Tell { job, text } => {
             let via = slurm.via();
@@ -303,22 +314,35 @@ fn look_at_domains(
     follow: bool,
 ) -> Answer {
     let now = jiff::Timestamp::now().as_second();
-    let nodes = match slurm.nodes() {
+    let mut nodes = match slurm.nodes() {
         Ok(nodes) => nodes,
         Err(e) => return answer(Err(e)),
     };
-    let mut seen = Vec::new();
+    let (mut seen, mut drained) = (Vec::new(), Vec::new());
     for domain in
         rules.domains.iter().filter(|d| node.is_none_or(|n| d.nodes.iter().any(|tray| same_name(tray, n))))
     {
         #[allow(clippy::cast_precision_loss, reason = "seconds since 1970 are exact in an f64")]
         let mut state = domains::look(domain, &nodes, rules, now as f64);
-        if follow && let Err(e) = domains::follow(slurm, domain, &mut state, &nodes, rules, brake, now) {
-            state.followed = e.to_string();
+        let mut written = Vec::new();
+        if follow {
+            let followed =
+                domains::follow(slurm, domain, &mut state, &nodes, rules, brake, now, &mut written);
+            if let Err(e) = followed {
+                state.followed = e.to_string();
+            }
+        }
+        // The brake counts for the next domain what this one took.
+        if !written.is_empty() {
+            match slurm.nodes() {
+                Ok(newer) => nodes = newer,
+                Err(e) => state.followed = e.to_string(),
+            }
         }
         seen.push(state);
+        drained.push(written);
     }
-    Answer::Domains { via: slurm.via().to_string(), domains: seen }
+    Answer::Domains { via: slurm.via().to_string(), domains: seen, drained }
 }
 
 fn nodes(slurm: &mut dyn Slurm, name: Option<&str>) -> Answer {
