@@ -281,6 +281,33 @@ fn three_sick_trays_degrade_their_rack_and_no_other() {
     assert!(said.code == 0 && said.out.contains("r1      9      2     ok"), "{said:?}");
     assert!(["n1", "n4", "n8"].iter().all(|n| comment(n).is_empty()));
     assert!(c.node("n2").drained() && c.node("n8").reason == "new firmware");
+
+    // Both racks degrade in the same moment, and the brake has room for one: all or none of a rack's trays, never more.
+    let text = std::fs::read_to_string(c.config()).expect("configuration");
+    let text = text
+        .replace("policy = \"mark\"", "policy = \"drain\"")
+        .replace("[brake]\n", "[brake]\nmax_nodes = 12\n");
+    std::fs::write(c.config(), text).expect("configuration");
+    broken("n11");
+    for node in ["n1", "n12"] {
+        c.sim_ok(&["inject", "remap-failure", "--node", node, "--gpu", "0"]);
+    }
+    let both = ["n1", "n12"].map(|node| {
+        let mut pass = c.on_node(node, "clustermax-healthcheck", &["run", "--mode", "periodic"]);
+        pass.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("a pass")
+    });
+    for mut pass in both {
+        let _ = pass.wait();
+    }
+    let event =
+        |node: &str| told(&c).into_iter().filter(|e| e["event"] == "domain" && e["node"] == node).next_back();
+    c.wait(40, "both are told", || event("n1").is_some() && event("n12").is_some());
+    let held = |nodes: &[u32]| -> usize {
+        nodes.iter().filter(|i| c.node(&format!("n{i}")).reason.starts_with("cmx:rack ")).count()
+    };
+    let (r1, r2) = (held(&[4, 5, 6, 7, 9]), held(&[13, 14, 15, 16, 17, 18]));
+    println!("of two racks at once: r1 {r1} of 5 trays, r2 {r2} of 6; {:?} {:?}", event("n1"), event("n12"));
+    assert!([0, 5].contains(&r1) && [0, 6].contains(&r2) && r1 + r2 <= 6, "{r1} {r2}");
 }
 
 /// topology/block in the form of the release: topology.conf, from 25.05 topology.yaml.

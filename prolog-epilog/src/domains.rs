@@ -190,6 +190,7 @@ pub fn follow(
             seen.followed = format!("marked {} trays", free.len());
         }
         Policy::Drain => {
+            let already = trays.iter().filter(|n| n.drained() && ours(&n.reason)).count();
             // Those in service, where we may drain.
             let mut well: Vec<&Node> =
                 trays.into_iter().filter(|n| !n.drained() && !n.down() && n.state & FAIL == 0).collect();
@@ -204,7 +205,7 @@ pub fn follow(
             }
             let held = brake::others_drained(nodes, "", now, brake.window);
             let limit = brake::limit(nodes, brake);
-            if held + well.len() > limit {
+            if !well.is_empty() && held + well.len() > limit {
                 seen.followed = format!(
                     "left {} trays in service: our drains hold {held} of {limit} nodes that the brake allows",
                     well.len()
@@ -216,7 +217,7 @@ pub fn follow(
                 slurm.drain(&tray.name, &reason)?;
                 drained.push(Drained { node: tray.name.clone(), reason });
             }
-            seen.followed = format!("drained {} trays", well.len());
+            seen.followed = format!("drained {} trays", already + well.len());
         }
     }
     Ok(())
@@ -416,6 +417,9 @@ mod tests {
             // The two nodes outside of the domain are nobody's business, and the sick ones keep their reason.
             assert!(slurm.nodes[18].reason.is_empty() && slurm.nodes[18].comment.is_empty());
             assert_eq!(slurm.nodes[0].reason, XID);
+            // Another tray looks: the same is true, and nothing is left to do.
+            assert_eq!(settle(&mut slurm, &rules(policy), &BRAKE).followed, followed);
+            assert_eq!(slurm.drained(), drained);
             // Mended: what the domain left behind goes, the sick trays' drains stay.
             slurm.set("n0", 2, "", 0);
             let seen = settle(&mut slurm, &rules(policy), &BRAKE);
