@@ -96,6 +96,141 @@ fn submit(c: &Cluster, settings: &Path, kind: &[&str]) -> Said {
     run(command.arg(script).arg("--conf").arg(settings).arg("submit").args(kind))
 }
 
+/// What `clustermax-idle-check submit` decides, without a Slurm: its answers come from functions in the settings, which are shell.
+#[test]
+fn an_idle_nodes_check_is_submitted_when_it_is_due_and_within_the_budget() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| dir.path().join(name);
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("now").as_secs();
+    let (hour, day) = (3600, 86_400);
+    // (what, seconds since the last heavy and the last light one, spent: (seconds, how long ago, node), state, kind, answer)
+    type Row<'a> = (&'a str, Option<i64>, Option<i64>, &'a [(u64, i64, &'a str)], &'a str, &'a str, &'a str);
+    let rows: &[Row<'_>] = &[
+        ("after a boot", None, None, &[], "idle", "", "heavy check submitted: job 7"),
+        ("a week is over", Some(7 * day), Some(10), &[], "idle", "", "heavy check submitted"),
+        ("an hour is over", Some(day), Some(hour), &[], "idle", "", "light check submitted"),
+        ("nothing is due", Some(day), Some(hour - 60), &[], "idle", "", "nothing submitted: nothing is due"),
+        ("asked for", Some(10), Some(10), &[], "idle", "heavy", "heavy check submitted"),
+        (
+            "the budget holds a heavy one to the second",
+            None,
+            None,
+            &[(3000, 10, "n1")],
+            "idle",
+            "",
+            "heavy check submitted",
+        ),
+        (
+            "only a light one is within the budget",
+            None,
+            None,
+            &[(3001, 10, "n1")],
+            "idle",
+            "",
+            "light check submitted",
+        ),
+        (
+            "a light one to the second",
+            None,
+            None,
+            &[(1000, 9, "n1"), (2300, 10, "n1")],
+            "idle",
+            "",
+            "light check submitted",
+        ),
+        (
+            "the budget is spent",
+            None,
+            None,
+            &[(1001, 9, "n1"), (2300, 10, "n1")],
+            "idle",
+            "",
+            "nothing submitted: 3301 s of checks in the last day; 5 minutes more are beyond BUDGET=3600",
+        ),
+        (
+            "no light one is due either",
+            None,
+            Some(10),
+            &[(3001, 10, "n1")],
+            "idle",
+            "",
+            "nothing submitted: 3001 s",
+        ),
+        (
+            "by hand it holds as well",
+            None,
+            None,
+            &[(3301, 10, "n1")],
+            "idle",
+            "light",
+            "nothing submitted: 3301 s",
+        ),
+        ("spent the day before", None, None, &[(3600, day + 1, "n1")], "idle", "", "heavy check submitted"),
+        ("spent by another node", None, None, &[(3600, 10, "n10")], "idle", "", "heavy check submitted"),
+        // A clock that was a year ahead: neither is nothing due for a year, nor is the budget spent for one.
+        (
+            "a stamp of the future",
+            Some(-365 * day),
+            Some(-365 * day),
+            &[],
+            "idle",
+            "",
+            "heavy check submitted",
+        ),
+        ("spent in the future", None, None, &[(3600, -365 * day, "n1")], "idle", "", "heavy check submitted"),
+        ("allocated", None, None, &[], "allocated", "", "nothing submitted: n1 is allocated"),
+        ("partly allocated", None, None, &[], "mixed", "heavy", "nothing submitted: n1 is mixed"),
+        ("completing", None, None, &[], "completing", "", "nothing submitted: n1 is completing"),
+        ("drained", None, None, &[], "drained", "", "nothing submitted: n1 is drained"),
+        ("reserved", None, None, &[], "reserved", "", "nothing submitted: n1 is reserved"),
+    ];
+    for (what, heavy, light, spent, state, kind, answer) in rows {
+        let _ = fs::remove_dir_all(at("run"));
+        fs::create_dir_all(at("run/active")).expect("stamps");
+        let ago = |seconds: i64| now.saturating_add_signed(-seconds);
+        for (kind, last) in [("heavy", heavy), ("light", light)] {
+            if let Some(last) = last {
+                let stamp = format!("{{\"kind\":\"{kind}\",\"time\":{},\"status\":\"pass\"}}\n", ago(*last));
+                fs::write(at(&format!("run/active/{kind}.json")), stamp).expect("stamp");
+            }
+        }
+        let line = |(seconds, last, node): &(u64, i64, &str)| {
+            format!(
+                "2026-12-01T00:00:00Z {} node={node} kind=light job=1 seconds={seconds} result=pass\n",
+                ago(*last)
+            )
+        };
+        fs::write(at("log"), spent.iter().map(line).collect::<String>()).expect("log");
+        let d = dir.path().display();
+        let settings = format!(
+            "PARTITION=idle-check\nRUN_DIR={d}/run\nLOG={d}/log\ntimeout() {{ shift; \"$@\"; }}\nsinfo() {{ echo {state}; }}\n\
+             scontrol() {{ echo 'PartitionName=idle-check PreemptMode=CANCEL State=UP'; }}\n\
+             sbatch() {{ echo \"$@\" >{d}/asked; echo 7; }}\n"
+        );
+        fs::write(at("conf"), settings).expect("settings");
+        let _ = fs::remove_file(at("asked"));
+        let mut command = Command::new(project().join("batch-scripts/clustermax-idle-check"));
+        command.arg("--conf").arg(at("conf")).arg("submit").env("SLURMD_NODENAME", "n1");
+        let said = run(command.args(Some(*kind).filter(|k| !k.is_empty())));
+        assert_eq!(said.code, 0, "{what}: {said:?}");
+        assert!(said.out.starts_with(answer), "{what}: {said:?}");
+        let asked = fs::read_to_string(at("asked")).unwrap_or_default();
+        assert_eq!(answer.contains("check submitted"), !asked.is_empty(), "{what}: {asked}");
+        if let Some(kind) = answer.split_whitespace().next().filter(|_| !asked.is_empty()) {
+            let minutes = if kind == "heavy" { 10 } else { 5 };
+            for option in [
+                "--exclusive",
+                "--nodelist=n1",
+                "--no-requeue",
+                &format!("--time={minutes} "),
+                &format!(" run {kind}"),
+            ] {
+                assert!(asked.contains(option), "{what}: {option} not in {asked}");
+            }
+        }
+    }
+}
+
 #[test]
 fn an_idle_node_is_checked_by_preemptible_jobs() {
     let c = Cluster::up(&["--nodes", "2", "--enforcement", "enforce", "--health-interval", "2"]);
@@ -118,6 +253,10 @@ fn an_idle_node_is_checked_by_preemptible_jobs() {
         let text = fs::read_to_string(c.node_dir("n1").join("run/clustermax.prom")).unwrap_or_default();
         text.contains("clustermax_active_check_status{kind=\"heavy\",status=\"pass\"} 1")
     });
+
+    let said = run(&mut c.on_node("n1", "clustermax", &["audit", "--scope", "node", "--node", "n1"]));
+    let line = said.out.lines().find(|l| l.contains("active checks: ")).unwrap_or_default();
+    assert!(line.contains("light pass") && line.contains("heavy pass"), "the audit: {line}");
 
     // Never on a node with a job, nor in a partition whose jobs users would wait for.
     let mut job =

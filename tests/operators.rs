@@ -299,8 +299,7 @@ fn three_sick_trays_degrade_their_rack_and_no_other() {
     for mut pass in both {
         let _ = pass.wait();
     }
-    let event =
-        |node: &str| told(&c).into_iter().filter(|e| e["event"] == "domain" && e["node"] == node).next_back();
+    let event = |node: &str| told(&c).into_iter().rfind(|e| e["event"] == "domain" && e["node"] == node);
     c.wait(40, "both are told", || event("n1").is_some() && event("n12").is_some());
     let held = |nodes: &[u32]| -> usize {
         nodes.iter().filter(|i| c.node(&format!("n{i}")).reason.starts_with("cmx:rack ")).count()
