@@ -22,12 +22,50 @@ fn install(c: &Cluster) -> std::path::PathBuf {
     prefix
 }
 
+/// The portable archive, unpacked where users can read it: what an evaluator has on a cluster without our packages.
+fn portable(c: &Cluster) -> std::path::PathBuf {
+    let out = c.scratch().join("archive");
+    let said = run(Command::new(project().join("packaging/build-portable"))
+        .arg(std::env::consts::ARCH)
+        .arg("--programs")
+        .arg(harness::programs())
+        .arg("--out")
+        .arg(&out));
+    assert_eq!(said.code, 0, "{}", said.err);
+    assert!(said.out.contains(&format!("clustermax-healthcheck: {}, glibc 2.", std::env::consts::ARCH)));
+    let archive = std::fs::read_dir(&out)
+        .expect("archive")
+        .flatten()
+        .map(|entry| entry.path())
+        .find(|path| path.extension().is_some_and(|extension| extension == "gz"))
+        .expect("one .tar.gz");
+    let tree = c.scratch().join("unpacked");
+    std::fs::create_dir(&tree).expect("folder");
+    let said =
+        run(Command::new("tar").arg("-xzf").arg(&archive).args(["--strip-components=1", "-C"]).arg(&tree));
+    assert_eq!(said.code, 0, "{}", said.err);
+    let as_user = |script: &str| {
+        let script = format!("cd '{}' && {script}", tree.display());
+        run(&mut c.user_command(&["sh", "-c", &script]))
+    };
+    let said =
+        as_user("sha256sum -c --quiet SHA256SUMS && bin/clustermax --version && bin/clustermax suite plan");
+    assert_eq!(said.code, 0, "{}", said.err);
+    assert!(said.out.starts_with("clustermax ") && said.out.contains("profile demo"), "{}", said.out);
+    let said = as_user("env -u CLUSTERMAX_CONFIG -u SLURM_CONF bin/clustermax-healthcheck run --mode audit");
+    assert!(said.code <= 1 && said.out.contains("needs root"), "{}{}", said.out, said.err);
+    tree
+}
+
 fn submit(c: &Cluster, prefix: &Path, log: &Path, args: &[&str]) -> Said {
     let log = log.display().to_string();
     let prefix = prefix.display().to_string();
     let script = format!("{prefix}/batch-scripts/clustermax-suite.sh");
-    let mut all =
-        vec!["sbatch", "--wait", "-N", "2", "--gres=gpu:8", "-o", &log, &script, "--prefix", &prefix];
+    let mut all = vec!["sbatch", "--wait", "-N", "2", "--gres=gpu:8", "-o", &log, &script];
+    // The archive's script finds the rest by itself.
+    if !Path::new(&prefix).join("bin").is_dir() {
+        all.extend(["--prefix", &prefix]);
+    }
     all.extend(args);
     run(c.user_command(&all).current_dir(c.scratch()))
 }
@@ -45,7 +83,7 @@ fn records(results: &Path) -> Vec<Value> {
 #[test]
 fn the_demo_profile_ends_in_a_score_and_a_report() {
     let c = Cluster::up(&["--nodes", "2", "--enforcement", "enforce"]);
-    let prefix = install(&c);
+    let prefix = portable(&c);
     let (results, log) = (c.scratch().join("results"), c.scratch().join("log"));
     let said = submit(&c, &prefix, &log, &["--profile", "demo", "--results", &results.display().to_string()]);
     let text = std::fs::read_to_string(&log).unwrap_or_default();

@@ -89,7 +89,8 @@ impl Cuda<'_> {
     fn address(&self, device: Device) -> Result<String, String> {
         let mut text: [c_char; 32] = [0; 32];
         cuda!(self, "cuDeviceGetPCIBusId", text.as_mut_ptr() => *mut c_char, 31 => c_int, device => Device)?;
-        let bytes: Vec<u8> = text.iter().take_while(|c| **c != 0).map(|c| c.cast_unsigned()).collect();
+        // c_char has a sign on x86-64 and none on aarch64.
+        let bytes: Vec<u8> = text.iter().map(|c| c.to_ne_bytes()[0]).take_while(|byte| *byte != 0).collect();
         Ok(super::nvml::normal_pci(&String::from_utf8_lossy(&bytes)))
     }
 
