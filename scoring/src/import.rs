@@ -135,7 +135,9 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
     let records = records(&stage, folder.as_ref(), &all);
     let mut out = String::new();
     if let Some(folder) = &folder {
-        keep(folder, &stage, &all, &records)?;
+        let files: Vec<(&str, &[u8])> =
+            all.iter().map(|(name, bytes, _)| (name.as_str(), bytes.as_slice())).collect();
+        keep(folder, &stage, &files, &records)?;
     }
     for (name, _, imported) in &all {
         if args.json {
@@ -295,11 +297,11 @@ fn records(stage: &str, folder: Option<&Folder>, all: &[(String, Vec<u8>, Import
     records
 }
 
-/// Copies the files below `raw/`, puts the records in the place of those of an earlier import, writes the manifest.
-fn keep(
+/// Copies the files below `raw/`, puts the records in the place of those that the stage had, writes the manifest.
+pub(crate) fn keep(
     folder: &Folder,
     stage: &str,
-    all: &[(String, Vec<u8>, Imported)],
+    files: &[(&str, &[u8])],
     records: &[Record],
 ) -> Result<(), Failure> {
     let cannot = |path: &Path, error: std::io::Error| {
@@ -307,7 +309,7 @@ fn keep(
     };
     let raw = folder.raw(stage);
     std::fs::create_dir_all(&raw).map_err(|error| cannot(&raw, error))?;
-    for (name, bytes, _) in all {
+    for (name, bytes) in files {
         let path = raw.join(name);
         run::write_atomic(&path, bytes).map_err(|error| cannot(&path, error))?;
     }

@@ -285,11 +285,11 @@ mod tests {
         let methodology = methodology();
         let verdicts = verdicts(&methodology, |_| ());
         let (estimate, found) = analysed(&methodology, &verdicts);
-        assert_eq!(estimate.tier, "gold", "the methodology does not decide every criterion yet");
-        assert_eq!(found.draws.tiers, BTreeMap::from([("gold".to_owned(), 1000)]));
+        assert_eq!(estimate.tier, "platinum");
+        assert_eq!(found.draws.tiers, BTreeMap::from([("platinum".to_owned(), 1000)]));
         assert_eq!(found.draws.lower, [ONE, ONE, ONE]);
         assert!(found.lifts.is_empty() && found.path.tier.is_none());
-        assert_eq!(found.path.held_by, "criteria-90");
+        assert_eq!(found.path.held_by, "lower_bound");
         assert_eq!(analysed(&methodology, &verdicts).1, found);
     }
 
@@ -303,11 +303,11 @@ mod tests {
         });
         let (estimate, found) = analysed(&methodology, &verdicts);
         assert_eq!((estimate.tier.as_str(), estimate.decided_by.as_str()), ("bronze", "gate-unknown"));
-        assert_eq!((found.lifts[0].criterion.as_str(), found.lifts[0].tier.as_str()), ("sec-01", "gold"));
+        assert_eq!((found.lifts[0].criterion.as_str(), found.lifts[0].tier.as_str()), ("sec-01", "platinum"));
         assert_eq!(found.lifts[1].tier, "bronze", "the other one lifts nothing");
         assert_eq!(
             (found.path.steps.as_slice(), found.path.tier.as_deref()),
-            (&["sec-01".to_owned()][..], Some("gold"))
+            (&["sec-01".to_owned()][..], Some("platinum"))
         );
     }
 
@@ -322,7 +322,7 @@ mod tests {
         let verdicts = verdicts(&methodology, storage);
         let (estimate, found) = analysed(&methodology, &verdicts);
         let of = |id: &str| found.without.iter().find(|one| one.category == id).unwrap();
-        assert_eq!(of("storage").estimate.tier, "gold");
+        assert_eq!(of("storage").estimate.tier, "platinum");
         assert_ne!(estimate.tier, "gold");
         assert_eq!(of("storage").bounds.lower, ONE);
         assert!(of("pricing").bounds.lower < ONE);

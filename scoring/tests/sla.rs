@@ -196,6 +196,26 @@ fn availability_credits_and_goodput_from_a_real_slurmdbd() {
     let again: Value = serde_json::from_slice(&again.stdout).unwrap();
     assert_eq!(again, found);
 
+    // Into a run on these nodes, whose score then knows them.
+    let results = cluster.dir().join("run");
+    std::fs::create_dir_all(&results).unwrap();
+    let run = r#"{"schema":"clustermax-run/1","run":"r","cluster":"acct","profile":"full","nodes":["n1","n2","n3","n4"],"started":"2026-11-30T00:00:00Z","hardware":"gpu"}"#;
+    std::fs::write(results.join("run.json"), run).unwrap();
+    let folder = results.to_str().unwrap();
+    let kept = cluster.sla(&[&args[..], &["--records", folder, "--published", "99.99"]].concat());
+    assert_eq!(kept.status.code(), Some(1), "{}", String::from_utf8_lossy(&kept.stderr));
+    assert!(String::from_utf8_lossy(&kept.stderr).contains("records of stage sla are in"));
+    let scored = cluster.run(env!("CARGO_BIN_EXE_clustermax"), &["score", folder, "--json"]);
+    let scored: Value = serde_json::from_slice(&scored.stdout).unwrap();
+    let state = |id: &str| {
+        let all = scored["criteria"].as_array().unwrap();
+        all.iter().find(|one| one["id"] == id).unwrap()["state"].as_str().unwrap().to_owned()
+    };
+    // Minutes of downtime in five minutes of window: published figures are not honest, a useful hour is dear, and no node rebooted.
+    assert_eq!([state("mon-22"), state("rel-30")], ["fail", "unknown"]);
+    assert_eq!([state("rel-33"), state("rel-16"), state("rel-37")], ["pass", "pass", "pass"]);
+    assert_ne!(state("rel-34"), "unknown");
+
     // slurmdbd away: named, exit 3.
     let pid = std::fs::read_to_string(cluster.dir().join("slurmdbd.pid")).unwrap();
     cluster.ok("kill", &["-KILL", pid.trim()]);
@@ -226,6 +246,8 @@ fn bad_windows_and_files_are_one_sentence() {
         (vec!["--events", events.as_str(), "--nodes", "n[1-"], "--nodes \"n[1-\""),
         (vec!["--events", events.as_str(), "--nodes", ","], "names no node"),
         (vec!["--events", events.as_str(), "--nodes", "n1", "--jobs", bad.as_str()], "line 1 is \"hello\""),
+        (vec!["--published", "100.5"], "--published is not within 0 and 100"),
+        (vec!["--records", "/nowhere"], "results folder /nowhere does not exist"),
         (vec!["--contract", contract.as_str()], "contract.toml: line 2: missing field `interval_seconds`"),
     ] {
         let mut all = vec!["sla"];

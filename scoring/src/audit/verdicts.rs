@@ -119,7 +119,15 @@ pub fn row(
                         "measured by the suite's stage {stage}: sbatch clustermax-suite.sh --stages {stage}"
                     )
                 }
-                Some(&"faults") => "measured by a fault on purpose: clustermax inject".to_owned(),
+                Some(stage) if stage.starts_with("faults") => {
+                    let sla = if stage.ends_with("sla") {
+                        ", or from Slurm's own records: clustermax sla --records DIR"
+                    } else {
+                        ""
+                    };
+                    format!("measured by a fault on purpose: clustermax inject{sla}")
+                }
+                Some(&"sla") => "reckoned from Slurm's own records: clustermax sla --records DIR".to_owned(),
                 Some(stage) => {
                     format!("needs {stage} measurements from elsewhere: clustermax import FILE --results DIR")
                 }

@@ -72,6 +72,8 @@ pub fn read(raw: &Raw) -> Vec<Record> {
             }
             record
         };
+        let length = raw.measured("burnin_seconds", "s", document.seconds, file.at("/seconds"));
+        records.push(finish(length));
         let wrong = document.wrong.saturating_add(document.differing);
         let detail = format!(
             "{} wrong values of {}, {} differing products",
@@ -113,6 +115,7 @@ pub fn read(raw: &Raw) -> Vec<Record> {
     records.push(bound(raw, &read));
     for node in raw.folder.run.nodes.iter().filter(|node| !read.iter().any(|(_, d)| d.node == **node)) {
         records.push(raw.absent("burnin_wrong", "").on(node).done());
+        records.push(raw.absent("burnin_seconds", "s").on(node).done());
     }
     records
 }

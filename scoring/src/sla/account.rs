@@ -32,6 +32,8 @@ pub struct Outage {
     pub earlier: bool,
     /// It lasts.
     pub open: bool,
+    /// Nothing but a reboot that Slurm was asked for: out of service, and no failure.
+    pub reboot: bool,
     /// Reasons, each once.
     pub reasons: Vec<String>,
     /// Seconds of it that count as down.
@@ -231,6 +233,7 @@ impl<'a> Service<'a> {
                     span: *span,
                     earlier: touching.iter().any(|event| event.from < self.facts.window.0),
                     open: touching.iter().any(|event| event.to.is_none()),
+                    reboot: !touching.is_empty() && touching.iter().all(|event| event.reboot()),
                     reasons,
                     counted: seconds(&intersect(&node.down, &[*span])),
                 });
@@ -238,6 +241,28 @@ impl<'a> Service<'a> {
         }
         outages.sort_by(|a, b| (a.span, &a.node).cmp(&(b.span, &b.node)));
         outages
+    }
+
+    /// How often every node of a group of this level was down at once; nothing when the contract names no such group of
+    /// two nodes or more.
+    pub fn all_down(&self, level: &str) -> Option<usize> {
+        let groups: Vec<Vec<&Node>> = self
+            .contract
+            .group
+            .iter()
+            .filter(|group| group.level == level)
+            .map(|group| {
+                let names: BTreeSet<String> =
+                    hostlist::expand(&group.nodes).unwrap_or_default().into_iter().collect();
+                names.iter().filter_map(|name| self.nodes.get(name.as_str())).collect()
+            })
+            .filter(|members: &Vec<&Node>| members.len() > 1)
+            .collect();
+        let times = |members: &Vec<&Node>| {
+            let sets: Vec<&[Span]> = members.iter().map(|node| node.down.as_slice()).collect();
+            at_least(members.len(), &sets).len()
+        };
+        (!groups.is_empty()).then(|| groups.iter().map(times).sum())
     }
 
     /// Node-seconds in service.

@@ -4,7 +4,9 @@
 
 pub mod account;
 pub mod contract;
+pub mod figures;
 pub mod hostlist;
+pub mod records;
 pub mod slurm;
 pub mod spans;
 pub mod statistics;
@@ -20,7 +22,7 @@ use crate::load::number;
 use crate::report::plain;
 use account::{Facts, Hours, JobRun, Outage, Service, Unit};
 use contract::{Contract, instant};
-use statistics::{best_interval, daly, first_order, rate, young};
+use figures::{Figure, figures};
 
 /// The schema of `--json`.
 pub const SCHEMA: &str = "clustermax-sla/1";
@@ -51,21 +53,13 @@ pub struct Args {
     /// Print the JSON document instead of the text
     #[arg(long)]
     pub json: bool,
-}
-
-/// A number with what it was made of.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Figure {
-    /// In the JSON.
-    pub name: &'static str,
-    /// Nothing when an input is missing.
-    pub value: Option<f64>,
-    /// Unit.
-    pub unit: String,
-    /// In the names of the inputs.
-    pub formula: &'static str,
-    /// Names and values.
-    pub inputs: Vec<(&'static str, f64)>,
+    /// Availability of the nodes in the window as the provider publishes it, percent: compared with Slurm's records
+    #[arg(long, value_name = "PERCENT")]
+    pub published: Option<f64>,
+    /// Results folder of a run on these nodes: keeps the JSON document there and its records (stage sla), for
+    /// `clustermax score`
+    #[arg(long, value_name = "DIR")]
+    pub records: Option<PathBuf>,
 }
 
 /// All that is reckoned.
@@ -88,7 +82,16 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
         Some(path) => Contract::read(path).map_err(Failure::input)?,
         None => Contract::none(),
     };
-    let reckoning = Reckoning::of(facts(args)?, contract)?;
+    if args.published.is_some_and(|percent| !(0.0..=100.0).contains(&percent)) {
+        return Err(Failure::input("--published is not within 0 and 100; give the availability in percent"));
+    }
+    // Before anything is asked: a folder of no use is a mistake of the command line.
+    let folder = args.records.as_deref().map(crate::run::Folder::open).transpose()?;
+    let reckoning = Reckoning::with(facts(args)?, contract, args.published)?;
+    if let Some(folder) = &folder {
+        let kept = records::write(folder, &reckoning)?;
+        eprintln!("{kept} records of stage {} are in {}", records::STAGE, folder.path.display());
+    }
     let text = if args.json { reckoning.to_json() } else { reckoning.to_text() };
     crate::report::print(&text)?;
     Ok(u8::from(reckoning.broken().next().is_some()))
@@ -183,6 +186,14 @@ impl Reckoning {
     /// # Errors
     /// The contract names a node that is not there.
     pub fn of(facts: Facts, contract: Contract) -> Result<Self, Failure> {
+        Self::with(facts, contract, None)
+    }
+
+    /// Reckons, and compares with the availability that the provider publishes, percent.
+    ///
+    /// # Errors
+    /// As [`Reckoning::of`].
+    pub fn with(facts: Facts, contract: Contract, published: Option<f64>) -> Result<Self, Failure> {
         for group in &contract.group {
             let names = hostlist::expand(&group.nodes).unwrap_or_default();
             if let Some(name) = names.iter().find(|name| !facts.nodes.contains(name)) {
@@ -198,7 +209,17 @@ impl Reckoning {
         let (units, outages, hours) = (service.units(), service.outages(), service.hours());
         let in_service = service.in_service();
         let runs = account::runs(&facts, contract.checkpoint);
-        let figures = figures(&facts, &contract, &outages, hours, in_service);
+        let racks = service.all_down("rack");
+        let figures = figures(&figures::Inputs {
+            facts: &facts,
+            contract: &contract,
+            outages: &outages,
+            hours,
+            in_service,
+            units: &units,
+            racks,
+            published,
+        });
         Ok(Self { facts, contract, units, outages, hours, runs, figures })
     }
 
@@ -267,6 +288,7 @@ impl Reckoning {
                 "node": one.node,
                 "open": one.open,
                 "reasons": one.reasons,
+                "reboot": one.reboot,
                 "seconds": one.span.1 - one.span.0,
                 "to": shown(one.span.1),
             })).collect::<Vec<_>>(),
@@ -500,179 +522,6 @@ fn hours_json(hours: Hours) -> Value {
         "nominal": hours.nominal, "out_of_service": hours.out_of_service, "productive": hours.productive,
         "restart": hours.restart, "unit": "node-seconds",
     })
-}
-
-fn figures(
-    facts: &Facts,
-    contract: &Contract,
-    outages: &[Outage],
-    hours: Hours,
-    in_service: i64,
-) -> Vec<Figure> {
-    let mut out = Vec::new();
-    let mut add = |name, value: Option<f64>, unit: &str, formula, inputs: Vec<(&'static str, f64)>| {
-        out.push(Figure {
-            name,
-            value: value.filter(|value| value.is_finite()),
-            unit: unit.to_owned(),
-            formula,
-            inputs,
-        });
-    };
-    let ratio = |part: i64, whole: i64| (whole > 0).then(|| part as f64 / whole as f64);
-    let nodes = facts.nodes.len() as f64;
-    let days = in_service as f64 / 86_400.0;
-    let failures = outages.iter().filter(|one| one.counted > 0 && !one.earlier).count();
-    let found = rate(failures as u64, days / 1000.0);
-    let of_days = vec![("failures", failures as f64), ("node_days", days)];
-    add(
-        "failures_per_1000_node_days",
-        found.map(|one| one.rate),
-        "1/1000 node-days",
-        "1000 * failures / node_days in service",
-        of_days.clone(),
-    );
-    add(
-        "failures_low",
-        found.map(|one| one.low),
-        "1/1000 node-days",
-        "1000 * chi2(0.025, 2 failures) / (2 node_days), 0 without a failure",
-        of_days.clone(),
-    );
-    add(
-        "failures_high",
-        found.map(|one| one.high),
-        "1/1000 node-days",
-        "1000 * chi2(0.975, 2 failures + 2) / (2 node_days), 3000 / node_days without a failure",
-        of_days.clone(),
-    );
-    let mttf = found.filter(|one| one.rate > 0.0).map(|one| 1000.0 / one.rate);
-    add("node_mttf", mttf, "days", "node_days / failures", of_days);
-    let job = mttf.map(|days| days * 24.0 / nodes);
-    let of_job = vec![("node_mttf_days", mttf.unwrap_or(f64::NAN)), ("nodes", nodes)];
-    add(
-        "mttf_of_a_job_on_all_nodes",
-        job,
-        "h",
-        "24 * node_mttf_days / nodes",
-        if mttf.is_some() { of_job } else { Vec::new() },
-    );
-    let gpus = f64::from(contract.gpus_per_node);
-    add(
-        "gpu_hours_per_failure",
-        (failures > 0).then(|| days * 24.0 * gpus / failures as f64),
-        "GPU-h",
-        "24 * node_days * gpus_per_node / failures",
-        vec![("node_days", days), ("gpus_per_node", gpus), ("failures", failures as f64)],
-    );
-    let closed: Vec<i64> =
-        outages.iter().filter(|one| one.counted > 0 && !one.open).map(|one| one.counted).collect();
-    add(
-        "mean_time_to_repair",
-        ratio(closed.iter().sum(), closed.len() as i64).map(|seconds| seconds / 3600.0),
-        "h",
-        "counted seconds of ended outages / ended outages / 3600",
-        vec![("counted_seconds", closed.iter().sum::<i64>() as f64), ("ended_outages", closed.len() as f64)],
-    );
-    let available = ratio(in_service, hours.nominal);
-    let of = |pairs: &[(&'static str, i64)]| {
-        pairs.iter().map(|(name, value)| (*name, *value as f64)).collect::<Vec<_>>()
-    };
-    add(
-        "node_availability_a",
-        available,
-        "",
-        "in_service / nominal (every outage counts, excluded or not)",
-        of(&[("in_service", in_service), ("nominal", hours.nominal)]),
-    );
-    let used = ratio(hours.allocated, hours.nominal - hours.out_of_service);
-    add(
-        "allocated_share_e",
-        used,
-        "",
-        "allocated / (nominal - out_of_service)",
-        of(&[
-            ("allocated", hours.allocated),
-            ("nominal", hours.nominal),
-            ("out_of_service", hours.out_of_service),
-        ]),
-    );
-    let productive = ratio(hours.productive, hours.allocated);
-    add(
-        "productive_share_p",
-        productive,
-        "",
-        "productive / allocated",
-        of(&[("productive", hours.productive), ("allocated", hours.allocated)]),
-    );
-    if let Some(price) = contract.price_per_gpu_hour {
-        let useful =
-            ratio(hours.productive, hours.allocated + hours.out_of_service).filter(|share| *share > 0.0);
-        add(
-            "cost_per_useful_gpu_hour",
-            useful.map(|share| price / share),
-            &format!("{} per GPU-h", contract.currency),
-            "price * (allocated + out_of_service) / productive: idle hours are the customer's own",
-            [("price", price)]
-                .into_iter()
-                .chain(of(&[
-                    ("allocated", hours.allocated),
-                    ("out_of_service", hours.out_of_service),
-                    ("productive", hours.productive),
-                ]))
-                .collect(),
-        );
-        let all = ratio(hours.productive, hours.nominal).filter(|share| *share > 0.0);
-        add(
-            "cost_per_useful_gpu_hour_all_paid",
-            all.map(|share| price / share),
-            &format!("{} per GPU-h", contract.currency),
-            "price * nominal / productive",
-            [("price", price)]
-                .into_iter()
-                .chain(of(&[("nominal", hours.nominal), ("productive", hours.productive)]))
-                .collect(),
-        );
-    }
-    if let (Some(one), Some(hours)) = (contract.checkpoint, job) {
-        let m = hours * 3600.0;
-        let (tau, delta, restart) = (one.interval_seconds, one.seconds, one.restart_seconds);
-        let inputs = vec![("tau", tau), ("delta", delta), ("R", restart), ("M", m)];
-        add(
-            "checkpoint_efficiency",
-            Some(daly(tau, delta, restart, m)),
-            "",
-            "tau / (M e^(R/M) (e^((tau+delta)/M) - 1)), Daly, a job on all nodes, seconds",
-            inputs.clone(),
-        );
-        add(
-            "checkpoint_efficiency_first_order",
-            Some(first_order(tau, delta, restart, m)),
-            "",
-            "1 - delta/tau - (tau/2 + R)/M, for comparison",
-            inputs,
-        );
-        if delta > 0.0 {
-            let best = best_interval(delta, restart, m);
-            let inputs = vec![("delta", delta), ("R", restart), ("M", m)];
-            add(
-                "best_checkpoint_interval",
-                Some(best),
-                "s",
-                "tau with the highest Daly efficiency",
-                inputs.clone(),
-            );
-            add("young_checkpoint_interval", Some(young(delta, m)), "s", "sqrt(2 delta M)", inputs.clone());
-            add(
-                "checkpoint_efficiency_best",
-                Some(daly(best, delta, restart, m)),
-                "",
-                "Daly at best_checkpoint_interval",
-                inputs,
-            );
-        }
-    }
-    out
 }
 
 #[cfg(test)]

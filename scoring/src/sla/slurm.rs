@@ -28,6 +28,13 @@ pub struct Event {
     pub reason: String,
 }
 
+impl Event {
+    /// Slurm rebooted the node because somebody asked it to: `BOOT^` and `... : reboot issued`, until the node registered again.
+    pub fn reboot(&self) -> bool {
+        self.reason.ends_with("reboot issued")
+    }
+}
+
 /// One attempt of a job: a requeued job has several.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {
@@ -234,6 +241,7 @@ acct||2026-12-01T00:06:55|Unknown|0|||Cluster Registered TRES
 acct|n1|2026-12-01T00:07:40|2026-12-01T00:07:44|514|DRAIN|root(0)|cmx:xid79 g0 fell|x; act=reboot id=3f2a91bc
 acct|n1|2026-12-01T00:07:44|2026-12-01T00:07:45|513|DRAIN|root(0)|replaced
 acct|n2|2026-12-01T00:07:42|Unknown|1|DOWN*|root(0)|bad cable
+acct|n3|2026-12-01T00:08:26|2026-12-01T00:08:33|1049089|BOOT^|root(0)|kernel update : reboot issued
 ";
     const JOBS: &str = "JobIDRaw|User|State|Submit|Eligible|Start|End|NodeList|JobName
 1|root|NODE_FAIL|2026-12-01T00:07:40|2026-12-01T00:07:40|2026-12-01T00:07:40|2026-12-01T00:07:45|n[3-4]|train|a
@@ -256,8 +264,10 @@ acct|n2|2026-12-01T00:07:42|Unknown|1|DOWN*|root(0)|bad cable
                 ("n1", Some(4), "drain".to_owned(), "cmx:xid79 g0 fell|x; act=reboot id=3f2a91bc"),
                 ("n1", Some(1), "drain+down".to_owned(), "replaced"),
                 ("n2", None, "down".to_owned(), "bad cable"),
+                ("n3", Some(7), "boot+down".to_owned(), "kernel update : reboot issued"),
             ]
         );
+        assert_eq!(found.iter().map(Event::reboot).collect::<Vec<_>>(), [false, false, false, true]);
     }
 
     #[test]

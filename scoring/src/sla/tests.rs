@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::account::{Split, interrupted};
 use super::contract::Checkpoint;
 use super::slurm::{Attempt, Event};
+use super::statistics::daly;
 use super::*;
 
 const DAY: i64 = 86_400;
@@ -196,6 +197,143 @@ fn a_clean_window_bounds_the_rate_and_claims_no_mttf() {
     assert!((value("failures_high").unwrap() - 2995.73 / 120.0).abs() < 0.01);
     assert!(found.to_text().contains("up all the time, 100 %"));
     assert!(found.to_json().contains("\"node_mttf\""));
+}
+
+/// A reboot that somebody asked Slurm for is time out of service, and neither a failure nor a repair.
+#[test]
+fn a_reboot_by_slurm_is_no_failure() {
+    let mut terms = contract();
+    terms.maintenance.clear();
+    let events = vec![
+        event("n1", 0, Some(400), "boot+down", "kernel update : reboot issued"),
+        event("n2", 5000, Some(5000 + 7200), "drain", "cmx:xid79 g3 fell off the bus"),
+        event("n3", 9000, Some(9000 + 3600), "down", "lost power"),
+    ];
+    let found = Reckoning::of(facts(30, events), terms).unwrap();
+    assert_eq!(unit(&found, "node", "n1", "2026-11").down, 400);
+    assert_eq!(found.figures[0].inputs[0], ("failures", 2.0));
+    assert_eq!(figure(&found, "replacement_median"), 5400.0);
+    assert_eq!(figure(&found, "replacement_longest"), 7200.0);
+    assert_eq!(figure(&found, "mean_time_to_repair"), 1.5);
+    assert_eq!(figure(&found, "whole_rack_outages"), 0.0);
+    assert_eq!(found.outages.iter().filter(|one| one.reboot).count(), 1);
+}
+
+#[test]
+fn a_rack_that_goes_down_as_a_whole_is_counted_once_each_time() {
+    let of = |events| figure(&Reckoning::of(facts(30, events), contract()).unwrap(), "whole_rack_outages");
+    let both = |from: i64| {
+        vec![
+            event("n1", from, Some(from + 600), "down", "x"),
+            event("n2", from + 100, Some(from + 900), "down", "x"),
+        ]
+    };
+    assert_eq!(of(Vec::new()), 0.0);
+    assert_eq!(of(vec![event("n1", 0, Some(900), "down", "x")]), 0.0);
+    assert_eq!(of(both(1000)), 1.0);
+    assert_eq!(of([both(1000), both(50_000)].concat()), 2.0);
+    // Racks that the contract does not name cannot be judged.
+    let found = Reckoning::of(facts(30, both(0)), Contract::none()).unwrap();
+    assert!(found.figures.iter().all(|one| one.name != "whole_rack_outages"));
+}
+
+/// What the provider publishes against what Slurm recorded: half a day of four nodes' month.
+#[test]
+fn published_availability_is_compared_with_slurms_records() {
+    let mut terms = contract();
+    terms.maintenance.clear();
+    let events = vec![event("n1", 0, Some(DAY / 2), "down", "x")];
+    let found = Reckoning::with(facts(30, events), terms, Some(99.99)).unwrap();
+    let measured = 100.0 * (1.0 - 0.5 / 120.0);
+    assert!((figure(&found, "node_availability") - measured).abs() < 1e-9);
+    assert!((figure(&found, "availability_difference") - (99.99 - measured)).abs() < 1e-9);
+}
+
+/// A results folder on n1 to n4.
+fn run_folder(folder: &Path) -> crate::run::Folder {
+    let run = json!({
+        "schema": "clustermax-run/1", "run": "r1", "cluster": "c", "profile": "full", "job": "1", "nodes": ["n1", "n2", "n3", "n4"],
+        "started": "2026-11-30T20:50:00Z", "simulated": false, "hardware": "gpu",
+    });
+    std::fs::write(folder.join("run.json"), run.to_string()).unwrap();
+    crate::run::Folder::open(folder).unwrap()
+}
+
+/// Records of a reckoning as the scorer reads them: metric with params and subject, and value or state.
+fn kept(reckoning: &Reckoning) -> std::collections::BTreeMap<String, String> {
+    let folder = tempfile::tempdir().unwrap();
+    let count = records::write(&run_folder(folder.path()), reckoning).unwrap();
+    let methodology = crate::methodology::Methodology::built_in().unwrap();
+    let loaded = crate::load::load(folder.path(), &methodology).unwrap();
+    let all: std::collections::BTreeMap<String, String> = loaded
+        .entries
+        .iter()
+        .map(|(key, entry)| {
+            assert_eq!(entry.flaw, None, "{key:?}: the pointer shows the value");
+            let value = entry.value.map_or_else(|| format!("{:?}", entry.state), number);
+            (format!("{}{} {}", key.metric, crate::load::params_text(&key.params), key.subject), value)
+        })
+        .collect();
+    assert_eq!(all.len(), count);
+    all
+}
+
+#[test]
+fn records_of_a_window_are_believed_by_the_scorer() {
+    let mut terms = contract();
+    terms.maintenance.clear();
+    let mut given = facts(
+        30,
+        vec![
+            event("n1", 0, Some(400), "boot+down", "reboot issued"),
+            event("n2", 5000, Some(5000 + 7200), "drain", "cmx:xid79 g3 fell off the bus"),
+        ],
+    );
+    given.attempts = vec![attempt("1", "COMPLETED", [0, 0, 100_000], &["n3", "n4"])];
+    let found = kept(&Reckoning::with(given, terms, Some(99.9)).unwrap());
+    let value = |key: &str| found.get(key).unwrap_or_else(|| panic!("{key} is not in {found:#?}")).as_str();
+    assert_eq!(value("fault_to_return_seconds, fault=recorded, how=returned, kind=recorded cluster"), "7200");
+    assert_eq!(value("whole_rack_outages cluster"), "0");
+    assert_eq!(value("reboot_seconds n1"), "400");
+    assert_eq!(value("reboot_seconds n2"), "Unknown");
+    let hours = (4 * 30 * DAY - 400 - 7200) as f64 / 3600.0 * 8.0;
+    assert_eq!(value("gpu_hours_per_failure, bound=none cluster"), number(hours));
+    assert!(value("availability, level=node cluster").starts_with("99.9"), "{found:?}");
+    assert!(
+        value("availability, level=rack, name=r1, period=2026-11 cluster").starts_with("100"),
+        "{found:?}"
+    );
+    assert!(value("availability_difference cluster").starts_with("-0.0"), "{found:?}");
+    assert!(value("cost_overhead cluster").parse::<f64>().unwrap() > 0.0, "{found:?}");
+}
+
+/// Nothing happened, nothing was promised: no value is made up, but a long clean window bounds the rate of failures.
+#[test]
+fn a_clean_window_without_a_contract_leaves_reasons() {
+    let found = kept(&Reckoning::of(facts(30, Vec::new()), Contract::none()).unwrap());
+    let value = |key: &str| found.get(key).unwrap_or_else(|| panic!("{key} is not in {found:#?}")).as_str();
+    let bound = 120.0 * 24.0 * 8.0 / 2.995_732;
+    assert!(
+        (value("gpu_hours_per_failure, bound=lower cluster").parse::<f64>().unwrap() - bound).abs() < 0.1
+    );
+    assert_eq!(
+        value("fault_to_return_seconds, fault=recorded, how=returned, kind=recorded cluster"),
+        "Unknown"
+    );
+    for key in ["whole_rack_outages cluster", "availability_difference cluster", "cost_overhead cluster"] {
+        assert_eq!(value(key), "Unavailable", "{key}");
+    }
+}
+
+#[test]
+fn records_go_only_into_a_run_on_these_nodes() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = run_folder(folder.path());
+    let mut given = facts(1, Vec::new());
+    given.nodes.pop();
+    let error = records::write(&run, &Reckoning::of(given, Contract::none()).unwrap()).unwrap_err().message;
+    assert!(error.contains("is a run on node n4") && error.lines().count() == 1, "{error}");
+    assert!(!folder.path().join("raw").exists(), "nothing was written");
 }
 
 #[test]
