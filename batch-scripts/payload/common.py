@@ -126,7 +126,7 @@ class Stopwatch:
                 f"CLUSTERMAX_SLOW_RANK={setting}: the rank must be below {args.ranks}, "
                 "the percentage 1 to 1000"
             )
-        if self._cuda or not _simulated():
+        if self._cuda or not simulated():
             raise SystemExit("CLUSTERMAX_SLOW_RANK works on a cluster of clustermax-sim only; unset it")
         self.slowed = {"rank": rank, "percent": percent}
         if rank == args.rank:
@@ -147,7 +147,7 @@ class Stopwatch:
         return result, time.perf_counter() - wall, time.thread_time() - cpu
 
 
-def _simulated():
+def simulated():
     """True on a cluster of clustermax-sim: its slurm.conf says so in the first line."""
     try:
         with open(os.environ.get("SLURM_CONF", "/etc/slurm/slurm.conf"), encoding="utf-8") as conf:
@@ -178,6 +178,7 @@ def header(torch, args, backend=None):
     }
     if backend:
         head["backend"] = backend
+        head["interface"] = os.environ.get("GLOO_SOCKET_IFNAME")
     if args.device == "cuda":
         head["gpu"] = torch.cuda.get_device_name(torch.cuda.current_device())
     return head

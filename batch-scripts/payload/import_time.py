@@ -1,7 +1,8 @@
 """Time that `python3 -c "import torch"` takes on this node, cold and warm.
 
 Cold: the files of the package are dropped from this node's page cache first (posix_fadvise DONTNEED, which an
-ordinary user may do). Pages that another process has mapped stay, so cold is a lower bound on a busy node.
+ordinary user may do). Pages that another process has mapped stay, so cold is a lower bound on a busy node. Root drops
+the whole cache (drop_caches); the document says which it was, and on what kind of file system torch lies.
 """
 
 import argparse
@@ -12,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from common import node_name, now, write_json
+from common import node_name, now, simulated, write_json
 
 
 def drop_from_cache(folder):
@@ -27,6 +28,33 @@ def drop_from_cache(folder):
                 os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             finally:
                 os.close(fd)
+
+
+def drop_all():
+    """Drops the node's whole page cache, as root may; not where simulated nodes share a machine."""
+    if os.geteuid() != 0 or simulated():
+        return False
+    os.sync()
+    try:
+        Path("/proc/sys/vm/drop_caches").write_text("3\n")
+    except OSError:  # a container's /proc is read-only
+        return False
+    return True
+
+
+def file_system(folder, mounts="/proc/self/mounts"):
+    """Type of the file system that holds a folder: that of the longest mount point above it."""
+    best = ("", None)
+    try:
+        lines = Path(mounts).read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        words = line.split()
+        point = words[1].rstrip("/") + "/"
+        if (str(folder) + "/").startswith(point) and len(point) >= len(best[0]):
+            best = (point, words[2])
+    return best[1]
 
 
 def once():
@@ -44,6 +72,7 @@ def once():
 def main():
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("--out", required=True, type=Path)
+    p.add_argument("--cold", action="store_true", help="only the cold import")
     args = p.parse_args()
     document = {
         "schema": "clustermax-payload/1",
@@ -57,11 +86,15 @@ def main():
     if spec is None:
         document["detail"] = f"{sys.executable} has no torch on {node_name()}; choose another with --python"
     else:
-        for folder in spec.submodule_search_locations or []:
+        folders = list(spec.submodule_search_locations or [])
+        for folder in folders:
             drop_from_cache(folder)
+        document["dropped"] = "drop_caches" if drop_all() else "posix_fadvise"
+        document["fstype"] = file_system(os.path.realpath(folders[0])) if folders else None
         try:
-            document["cold_seconds"], _ = once()
-            document["warm_seconds"], document["torch"] = once()
+            document["cold_seconds"], document["torch"] = once()
+            if not args.cold:
+                document["warm_seconds"], _ = once()
         except subprocess.CalledProcessError as error:
             lines = error.stderr.strip().splitlines()
             document["detail"] = f"import torch fails on {node_name()}: {lines[-1] if lines else error}"

@@ -19,6 +19,7 @@ pub mod import;
 pub mod inject;
 pub mod judge;
 pub mod load;
+pub mod metadata;
 pub mod methodology;
 pub mod rank;
 pub mod rating;

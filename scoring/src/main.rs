@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use scoring::{
-    accept, audit, bundle, collect, diff, evidence, explain, inject, rank, read, report, s3, score, suite,
+    accept, audit, bundle, collect, diff, evidence, explain, inject, metadata, rank, read, report, s3, score, suite,
 };
 
 /// GPU-cluster measurements and evidence to a rating
@@ -27,6 +27,9 @@ enum Command {
                           (the document says how), 2 the document cannot be written, 3 no service is given."
     )]
     S3Bench(s3::Args),
+    /// Make, look at and remove small files of a shared folder, as one task a node: rates and latencies
+    #[command(after_help = "Exit code: 0 the document is written, 2 it cannot be, or the node is not among --nodes.")]
+    MetadataBench(metadata::Args),
     /// Turn raw stage output into records
     Collect(collect::Args),
     /// Read the output of a benchmark or diagnostic program from anywhere; print records or a table
@@ -84,6 +87,7 @@ fn main() -> ExitCode {
         Command::Suite(args) => suite::run(&args),
         Command::Stage(args) => suite::stage(&args),
         Command::S3Bench(args) => s3::run(&args),
+        Command::MetadataBench(args) => metadata::run(&args),
         Command::Collect(args) => collect::run(&args),
         Command::Read(args) => read::run(&args),
         Command::Import(args) => scoring::import::run(&args),

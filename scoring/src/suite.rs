@@ -10,6 +10,7 @@ pub mod plan;
 pub mod progress;
 pub mod slurm;
 pub mod stages;
+pub mod storage;
 pub mod stuck;
 
 use std::path::{Path, PathBuf};

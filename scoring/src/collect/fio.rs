@@ -16,7 +16,29 @@ const JOBS: [(&str, &str); 5] = [
     ("fsync", "write"),
 ];
 /// File systems of one node, as findmnt names them: over several nodes they are no shared storage.
-const NODE_LOCAL: [&str; 8] = ["ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "overlay", "zfs"];
+const NODE_LOCAL: [&str; 14] = [
+    "ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "ramfs", "overlay", "zfs", "f2fs", "jfs", "bcachefs",
+    "squashfs", "vfat",
+];
+
+/// Whether a type of file system is one of a single node.
+pub fn node_local(fstype: &str) -> bool {
+    NODE_LOCAL.contains(&fstype)
+}
+
+/// Why the results folder of a node is no shared storage; none when it may be. Nodes that are one machine share every
+/// file system of it.
+pub fn not_shared(raw: &Raw, node: &str) -> Option<String> {
+    let run = &raw.folder.run;
+    if run.nodes.len() < 2 || run.simulated {
+        return None;
+    }
+    let kind = file_system(raw, node, "shared").filter(|kind| node_local(kind))?;
+    Some(format!(
+        "the results folder lies on {kind} on {node}, a file system of one node: this is not the shared storage; \
+         give --results a folder that is shared"
+    ))
+}
 
 /// Stage `storage`.
 pub fn read(raw: &Raw) -> Vec<Record> {
@@ -42,18 +64,9 @@ pub fn read(raw: &Raw) -> Vec<Record> {
                 nothing(raw.missing_state(), &raw.marker.why(), &mut records);
                 continue;
             };
-            // Nodes that are one machine share every file system of it.
-            let run = &raw.folder.run;
             if target == "shared"
-                && run.nodes.len() > 1
-                && !run.simulated
-                && let Some(kind) =
-                    file_system(raw, node, target).filter(|kind| NODE_LOCAL.contains(&kind.as_str()))
+                && let Some(why) = not_shared(raw, node)
             {
-                let why = format!(
-                    "the results folder lies on {kind} on {node}, a file system of one node: this is not the shared storage; \
-                     give --results a folder that is shared"
-                );
                 nothing(State::Unknown, &why, &mut records);
                 continue;
             }
@@ -77,12 +90,12 @@ fn file_system(raw: &Raw, node: &str, target: &str) -> Option<String> {
 }
 
 /// Warnings of fio stand before the document.
-fn document(text: &str) -> Option<Value> {
+pub fn document(text: &str) -> Option<Value> {
     serde_json::from_str(&text[text.find('{')?..]).ok()
 }
 
 /// An errno of fio in words.
-fn words(error: i64) -> String {
+pub fn words(error: i64) -> String {
     i32::try_from(error)
         .map_or_else(|_| error.to_string(), |error| std::io::Error::from_raw_os_error(error).to_string())
 }

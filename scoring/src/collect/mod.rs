@@ -18,19 +18,22 @@ use crate::{Failure, audit};
 mod burnin;
 mod facts;
 mod fio;
+pub mod guards;
 mod inference;
 mod lifecycle;
 pub mod nccl;
 pub mod network;
 mod ranks;
 mod s3;
+pub mod storage;
 mod torch;
 
 /// Schema of `stages/STAGE.json`.
 pub const STAGE_SCHEMA: &str = "clustermax-stage/1";
 /// Stages of the suite, in the order it runs them.
-pub const STAGES: [&str; 11] = [
+pub const STAGES: [&str; 12] = [
     "lifecycle",
+    "preflight",
     "inventory",
     "audit",
     "network",
@@ -46,7 +49,7 @@ pub const STAGES: [&str; 11] = [
 /// `clustermax collect`
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
-    /// Stage whose raw output is read (lifecycle, inventory, audit, network, collectives, gemm, train, inference, storage,
+    /// Stage whose raw output is read (lifecycle, preflight, inventory, audit, network, collectives, gemm, train, inference, storage,
     /// s3, burnin), or `init` to make a results folder
     pub stage: String,
     /// Results folder
@@ -344,16 +347,17 @@ pub fn stage(args: &Args) -> Result<String, Failure> {
     let raw = Raw::open(folder, marker)?;
     let records = match stage {
         "lifecycle" => lifecycle::read(&raw),
+        "preflight" => guards::preflight(&raw),
         "inventory" => facts::inventory(&raw),
         "audit" => facts::audit(&raw),
-        "collectives" => torch::collectives(&raw),
+        "collectives" => [torch::collectives(&raw), guards::collectives(&raw)].concat(),
         "gemm" => torch::gemm(&raw),
         "train" => torch::train(&raw),
         "burnin" => burnin::read(&raw),
         "inference" => inference::read(&raw),
         "network" => network::read(&raw),
         "s3" => s3::read(&raw),
-        _ => fio::read(&raw),
+        _ => [fio::read(&raw), storage::read(&raw)].concat(),
     };
     let records = distinct(records);
     record::replace_stage(&raw.folder.records(), stage, &records)?;

@@ -286,4 +286,58 @@ mod tests {
         assert!(reading.found[0].detail.as_deref().unwrap().contains("refused"));
         assert_eq!(iperf3("iperf3: error"), None);
     }
+
+    /// What the suite wrote and the programs said, to records: each test of the list becomes records or says why not.
+    #[test]
+    fn the_list_of_tests_becomes_records() {
+        use super::super::StageState;
+        use super::super::tests::{collected, find};
+        let tests = r#"[
+            {"tool":"ib_write_bw","node":"n1","peer":"n2","device":"mlx5_0","memory":"gpu","outcome":"ran","code":0,
+             "file":"002-ib_write_bw.out","command":"ib_write_bw -d mlx5_0 --use_cuda=0 10.0.0.2"},
+            {"tool":"ib_write_bw","node":"n1","peer":"n2","device":"mlx5_1","memory":"host","outcome":"ran","code":124,
+             "file":"003-ib_write_bw.out"},
+            {"tool":"ib_write_lat","node":"n1","peer":"n2","outcome":"unavailable","why":"ib_write_lat is not installed on n2"},
+            {"tool":"ping","node":"n1","peer":"n2","outcome":"ran","code":0,"file":"000-ping.out"},
+            {"tool":"iperf3","node":"n1","peer":"n2","outcome":"left","why":"the stage's time was up"},
+            {"tool":"nvbandwidth","node":"n2","outcome":"ran","code":1,"file":"nvbandwidth-n2.json"}]"#;
+        let perftest = "                    RDMA_Write BW Test\n\
+            ---------------------------------------------------------------------------------------\n \
+            #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n \
+            8388608    1000             392.10             391.87               0.005840\n\
+            ---------------------------------------------------------------------------------------\n";
+        let ping = "10 packets transmitted, 10 received, 0% packet loss, time 1836ms\n\
+            rtt min/avg/max/mdev = 0.021/0.034/0.055/0.009 ms\n";
+        let files = [
+            ("tests.json", tests),
+            ("002-ib_write_bw.out", perftest),
+            ("003-ib_write_bw.out", "waiting for client\n"),
+            ("000-ping.out", ping),
+        ];
+        let (_dir, records) = collected("network", StageState::Done, &files);
+        let rdma = find(&records, "rdma_bandwidth", &[("device", "mlx5_0"), ("stat", "average")]);
+        assert_eq!((rdma.value, rdma.unit.as_str()), (Some(391.87), "Gb/s"));
+        assert_eq!(rdma.params["memory"].to_string(), "gpu");
+        assert_eq!(rdma.params["peer"].to_string(), "n2");
+        assert_eq!(rdma.subject.node.as_deref(), Some("n1"));
+        assert!(rdma.command.as_deref().unwrap().contains("--use_cuda=0"));
+        assert_eq!(rdma.evidence.as_ref().unwrap().file, "raw/network/002-ib_write_bw.out");
+        let stopped = find(&records, "rdma_bandwidth", &[("device", "mlx5_1")]);
+        assert!(stopped.detail.as_deref().unwrap().contains("stopped at its time limit"), "{stopped:?}");
+        assert_eq!(find(&records, "rdma_latency", &[]).state, State::Unavailable);
+        assert_eq!(find(&records, "ping_loss", &[]).value, Some(0.0));
+        assert_eq!(find(&records, "ping_rtt", &[("stat", "max")]).value, Some(0.055));
+        let late = find(&records, "tcp_bandwidth", &[]);
+        assert_eq!((late.state, late.detail.as_deref()), (State::Unknown, Some("the stage's time was up")));
+        let silent = find(&records, "copy_bandwidth", &[]);
+        assert!(
+            silent.detail.as_deref().unwrap().contains("exit code 1 and printed no result"),
+            "{silent:?}"
+        );
+
+        let (_dir, records) = collected("network", StageState::Done, &[("tests.json", "[{")]);
+        assert!(!records.is_empty() && records.iter().all(|record| record.state == State::Unknown));
+        let (_dir, records) = collected("network", StageState::Unavailable, &[]);
+        assert!(!records.is_empty() && records.iter().all(|record| record.state == State::Unavailable));
+    }
 }

@@ -19,7 +19,7 @@ fn begin(dir: &Path) -> Args {
 }
 
 /// A results folder with these raw files, after collecting `stage`.
-fn collected(stage: &str, state: StageState, files: &[(&str, &str)]) -> (tempfile::TempDir, Vec<Record>) {
+pub(super) fn collected(stage: &str, state: StageState, files: &[(&str, &str)]) -> (tempfile::TempDir, Vec<Record>) {
     let dir = tempfile::tempdir().unwrap();
     run(&begin(dir.path())).unwrap();
     for (name, text) in files {
@@ -39,7 +39,7 @@ fn records(dir: &Path) -> Vec<Record> {
         .collect()
 }
 
-fn find<'a>(records: &'a [Record], metric: &str, params: &[(&str, &str)]) -> &'a Record {
+pub(super) fn find<'a>(records: &'a [Record], metric: &str, params: &[(&str, &str)]) -> &'a Record {
     let mut found = records.iter().filter(|record| {
         record.metric == metric
             && params.iter().all(|(key, value)| match *key {

@@ -15,7 +15,7 @@ use super::slurm::Job;
 use super::{RunArgs, selected, slurm, stuck};
 use crate::collect::{self, StageState};
 use crate::run::Folder;
-use crate::{Failure, accept, score};
+use crate::{Failure, accept, record, score};
 
 fn say(text: impl std::fmt::Display) {
     let now = jiff::Zoned::now();
@@ -161,6 +161,9 @@ pub fn measure(args: &RunArgs) -> Result<u8, Failure> {
         let line = one_stage(&mut bench, limit, &mut failed)?;
         progress.end(stage.name);
         say(format!("[{}/{count}] {}: {line}", number + 1, stage.name));
+        for sentence in guards(&results, stage.name) {
+            say(format!("may mislead: {sentence}"));
+        }
     }
     for (node, state) in slurm::unwell(&bench.job.nodes) {
         say(format!("node {node} is {state}"));
@@ -177,6 +180,17 @@ pub fn measure(args: &RunArgs) -> Result<u8, Failure> {
     }
     say(format!("{:.0} s in all", epoch() - begin));
     Ok(u8::from(failed))
+}
+
+/// What the guards of a stage found, said at once: the run goes on, and whoever reads along may end it.
+fn guards(results: &Path, stage: &str) -> Vec<String> {
+    if !matches!(stage, "preflight" | "collectives") {
+        return Vec::new();
+    }
+    let Ok(reader) = record::Reader::open(&results.join("records.jsonl"), None) else { return Vec::new() };
+    let records: Vec<_> =
+        reader.flatten().map(|(_, record)| record).filter(|record| record.stage == stage).collect();
+    collect::guards::sentences(&records)
 }
 
 fn check_readable(path: &Path) -> Result<(), Failure> {

@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 use super::bench::{Bench, Stop};
-use super::{network, stages};
+use super::{network, stages, storage};
 use crate::methodology::Methodology;
 
 /// How long and how thoroughly the suite measures.
@@ -36,6 +36,14 @@ pub struct Sizes {
     pub steps: u32,
     /// Seconds a fio job runs.
     pub fio: u32,
+    /// Client counts of the shared file system.
+    pub clients: &'static [u32],
+    /// MiB of a client's file, where there is room.
+    pub file_mib: u32,
+    /// Seconds of lasting writes, and of lasting reads; 0: none.
+    pub endurance: u32,
+    /// Small files a node.
+    pub files: u32,
     /// Seconds of burn-in; 0: none.
     pub burnin: u32,
 }
@@ -54,20 +62,33 @@ impl Profile {
 
     /// The profile's sizes. nccl-tests to 16 GiB, 8 hours: what reviewers run.
     pub fn sizes(self) -> Sizes {
+        const CLIENTS: &[u32] = &[1, 2, 4, 8, 16, 32];
         let of = |message, nccl_message, gemm, steps, fio, burnin| Sizes {
             message,
             nccl_message,
             gemm,
             steps,
             fio,
+            clients: &[],
+            file_mib: 32,
+            endurance: 0,
+            files: 200,
             burnin,
+        };
+        let shared = |clients, file_mib, endurance, files, sizes| Sizes {
+            clients,
+            file_mib,
+            endurance,
+            files,
+            ..sizes
         };
         match self {
             Self::Demo => of(16 << 20, "16M", 2, 20, 1, 0),
-            Self::Smoke => of(64 << 20, "1G", 55, 60, 4, 120),
-            Self::Quick => of(1 << 30, "16G", 120, 200, 30, 1800),
-            Self::Acceptance => of(1 << 30, "16G", 300, 500, 60, 3600),
-            Self::Full => of(1 << 30, "16G", 600, 1000, 60, 28800),
+            Self::Smoke => shared(&[1, 8], 32, 5, 1000, of(64 << 20, "1G", 55, 60, 2, 120)),
+            Self::Quick => shared(CLIENTS, 256, 120, 10_000, of(1 << 30, "16G", 120, 200, 30, 1800)),
+            // 7.5 minutes of writes and of reads: what reviewers take.
+            Self::Acceptance => shared(CLIENTS, 1024, 450, 20_000, of(1 << 30, "16G", 300, 500, 60, 3600)),
+            Self::Full => shared(CLIENTS, 1024, 450, 20_000, of(1 << 30, "16G", 600, 1000, 60, 28800)),
         }
     }
 
@@ -116,6 +137,14 @@ pub static STAGES: &[Stage] = &[
         limits: [60, 60, 300, 300, 300],
         success: &[("prolog_seconds", "measured on every node")],
         body: stages::lifecycle,
+    },
+    Stage {
+        name: "preflight",
+        measures: "what would make the figures mislead: GPUs, limits, devices, other jobs, heat and clocks of every node",
+        needs: "",
+        limits: [60, 60, 120, 120, 120],
+        success: &[("guard", "= 1 on every node")],
+        body: stages::preflight,
     },
     Stage {
         name: "inventory",
@@ -175,11 +204,15 @@ pub static STAGES: &[Stage] = &[
     },
     Stage {
         name: "storage",
-        measures: "fio in the results folder (shared) and the temporary folder (local), all nodes at once",
+        measures: "fio in the results folder (shared) and the temporary folder (local); the shared one by 1 to 32 clients, under \
+                   lasting load, with small files and by imports of torch on a growing number of nodes",
         needs: "fio",
-        limits: [120, 180, 900, 1800, 1800],
-        success: &[("fio_bandwidth", "measured on every node and target")],
-        body: stages::storage,
+        limits: [120, 180, 1800, 3600, 3600],
+        success: &[
+            ("fio_bandwidth", "measured on every node and target"),
+            ("metadata_rate", "measured on every node"),
+        ],
+        body: storage::storage,
     },
     Stage {
         name: "s3",
@@ -231,7 +264,9 @@ pub fn to_json(profile: Profile, stages: &[&Stage], methodology: &Methodology) -
         "longest_seconds": longest(profile, stages.iter().copied()),
         "sizes": {
             "message_bytes": sizes.message, "nccl_tests_message": sizes.nccl_message, "gemm_seconds": sizes.gemm,
-            "train_steps": sizes.steps, "fio_seconds": sizes.fio, "burnin_seconds": sizes.burnin,
+            "train_steps": sizes.steps, "fio_seconds": sizes.fio,
+            "storage_clients": sizes.clients, "endurance_seconds": sizes.endurance, "small_files": sizes.files,
+            "burnin_seconds": sizes.burnin,
         },
         "stages": stages.iter().map(|stage| json!({
             "stage": stage.name,

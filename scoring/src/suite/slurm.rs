@@ -141,6 +141,45 @@ pub fn unwell(nodes: &[String]) -> BTreeMap<String, String> {
         .collect()
 }
 
+/// What else Slurm has on these nodes, for the guards: a line `node NODE GRES CPUS_IN_USE OWN_CPUS` for each, and a line
+/// `job NODE ID` for each other job that this user may see. None when Slurm does not answer.
+pub fn neighbours(job: &Job, of: &[String]) -> Option<String> {
+    let list = of.join(",");
+    let shown = output("scontrol", &["show", "node", "-o", &list], LIMIT)?;
+    let jobs = output("squeue", &["-h", "-t", "R,CG", "-w", &list, "-o", "%A|%N"], LIMIT)?;
+    let own = own_cpus(&std::env::var("SLURM_JOB_CPUS_PER_NODE").unwrap_or_default());
+    let mut text = String::new();
+    for line in shown.lines() {
+        // The first of a name: a comment or reason, which may imitate any field, stands behind them.
+        let field = |key: &str| line.split_whitespace().find_map(|word| word.strip_prefix(key));
+        if let (Some(node), Some(used)) = (field("NodeName="), field("CPUAlloc=")) {
+            let own = job.nodes.iter().position(|one| one == node).and_then(|at| own.get(at));
+            let own = own.map_or_else(|| "unknown".to_owned(), u32::to_string);
+            text.push_str(&format!("node {node} {} {used} {own}\n", field("Gres=").unwrap_or("(null)")));
+        }
+    }
+    for (id, list) in jobs.lines().filter_map(|line| line.split_once('|')).take(100) {
+        if id != job.id {
+            for node in nodes(list).iter().filter(|node| of.contains(node)) {
+                text.push_str(&format!("job {node} {id}\n"));
+            }
+        }
+    }
+    Some(text)
+}
+
+/// `SLURM_JOB_CPUS_PER_NODE`, node by node: `4(x2),2` is 4 4 2.
+fn own_cpus(text: &str) -> Vec<u32> {
+    text.split(',')
+        .filter_map(|part| {
+            let (cpus, times) = part.split_once("(x").unwrap_or((part, "1"));
+            let times: usize = times.trim_end_matches(')').parse().ok().filter(|times| *times <= 1 << 16)?;
+            Some(vec![cpus.parse().ok()?; times])
+        })
+        .flatten()
+        .collect()
+}
+
 /// State of a job, such as RUNNING; none when it is gone or Slurm does not answer.
 pub fn job_state(id: &str) -> Option<String> {
     let state = output("squeue", &["-h", "-j", id, "-o", "%T"], LIMIT)?;
@@ -201,6 +240,14 @@ mod tests {
         assert_eq!(output("false", &[], LIMIT), None);
         assert_eq!(output("no-such-program-here", &[], LIMIT), None);
         assert_eq!(output("echo", &["a"], LIMIT).as_deref(), Some("a\n"));
+    }
+
+    #[test]
+    fn cpus_of_the_job_are_counted_node_by_node() {
+        assert_eq!(own_cpus("4(x2),2"), [4, 4, 2]);
+        assert_eq!(own_cpus("192"), [192]);
+        assert_eq!(own_cpus("4(x99999999999999)"), [] as [u32; 0]);
+        assert_eq!(own_cpus(""), [] as [u32; 0]);
     }
 
     #[test]

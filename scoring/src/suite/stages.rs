@@ -57,6 +57,26 @@ pub fn lifecycle(bench: &mut Bench) -> Result<(), Stop> {
     bench.on_every_node(&bench.python.clone(), &[&script, "--out", &raw.display().to_string()])
 }
 
+/// What every node is like before anything is measured, and what Slurm says of it.
+pub fn preflight(bench: &mut Bench) -> Result<(), Stop> {
+    let raw = bench.raw();
+    if bench.torch.missing.is_none() {
+        let device = if bench.torch.device == Device::Cuda { "cuda" } else { "cpu" };
+        write(&raw.join("torch.txt"), &format!("{device} {}\n", bench.torch.gpus))?;
+    }
+    if let Some(text) = slurm::neighbours(&bench.job, &bench.nodes) {
+        write(&raw.join("slurm.txt"), &text)?;
+    }
+    let script = bench.parts.join("payload/preflight.sh").display().to_string();
+    let healthcheck = bench.clustermax.with_file_name("clustermax-healthcheck").display().to_string();
+    let mut step = bench.srun(1);
+    step.args(["--mpi=none", "bash", &script, &raw.display().to_string(), &healthcheck]);
+    match bench.run(step, Some(&raw.join("facts.txt")))? {
+        0 => Ok(()),
+        code => Err(Stop::Failed(code, None)),
+    }
+}
+
 /// The program itself, one task a node.
 pub fn inventory(bench: &mut Bench) -> Result<(), Stop> {
     let out = bench.raw().join("%n.json").display().to_string();
@@ -173,29 +193,6 @@ pub fn train(bench: &mut Bench) -> Result<(), Stop> {
 pub fn inference(bench: &mut Bench) -> Result<(), Stop> {
     let seconds = (bench.sizes().gemm / 5).clamp(2, 60).to_string();
     bench.payload("inference.py", &["--seconds".to_owned(), seconds])
-}
-
-/// fio on every node at once.
-pub fn storage(bench: &mut Bench) -> Result<(), Stop> {
-    let script = bench.parts.join("payload/storage.sh").display().to_string();
-    let (raw, seconds) = (bench.raw(), bench.sizes().fio.to_string());
-    let ended = bench.on_every_node(Path::new("bash"), &[&script, &raw.display().to_string(), &seconds]);
-    // No node could run it: the stage is not done, and a resumed run tries again.
-    let names: Vec<PathBuf> =
-        fs::read_dir(&raw).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
-    let with = |wanted: &str| {
-        let mut found: Vec<&PathBuf> = names
-            .iter()
-            .filter(|path| path.extension().is_some_and(|extension| extension == wanted))
-            .collect();
-        found.sort();
-        found
-    };
-    if let ([], [first, ..]) = (&with("json")[..], &with("txt")[..]) {
-        let said = fs::read_to_string(first).unwrap_or_default();
-        return Err(Stop::Unavailable(said.lines().next().unwrap_or_default().to_owned()));
-    }
-    ended
 }
 
 /// PUT and GET of objects on every node at once. Credentials reach the steps by their environment.
