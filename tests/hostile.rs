@@ -122,8 +122,38 @@ fn hooks_ended_with_101_or_never_over_troubles_of_their_own() {
             assert_eq!(said.err.trim().lines().count(), 1, "one sentence: {}", said.err);
         }
     }
-    let jobs = std::fs::read_dir(c.node_dir("n1").join("run/jobs")).map_or(0, |d| d.flatten().count());
-    assert_eq!(jobs, 0, "no job's file");
+    let is_job = |e: &std::fs::DirEntry| e.file_name().to_string_lossy().ends_with(".json");
+    let jobs = || {
+        std::fs::read_dir(c.node_dir("n1").join("run/jobs")).map_or(0, |d| d.flatten().filter(is_job).count())
+    };
+    assert_eq!(jobs(), 0, "no job's file");
+    // What a user can put into a job: as long as a large job's list of nodes, and no text at all.
+    let long = "gpu-[0001-1999],".repeat(625);
+    let options = "SPANK__SLURM_SPANK_OPTION_clustermax_clustermax_tags";
+    for (name, value) in [
+        ("SLURM_JOB_NODELIST", long.as_str()),
+        ("SLURM_JOB_GPUS", &long),
+        ("CUDA_VISIBLE_DEVICES", &long),
+        ("SLURM_JOB_UID", "-1"),
+        ("SLURM_JOB_COMMENT", "$(reboot)\n%n%s"),
+        ("SPANK_LD_PRELOAD", "/tmp/evil.so"),
+        (options, &long),
+        (options, "a=$(reboot)"),
+    ] {
+        for hook in ["clustermax-prolog", "clustermax-epilog"] {
+            let environment = [("SLURM_JOB_ID", "998"), (name, value)];
+            let said = run(&mut c.on_node_with("n1", hook, &[], &environment));
+            assert_eq!(
+                (said.code, jobs()),
+                (0, usize::from(hook.ends_with("prolog"))),
+                "{hook} {name}: {}",
+                said.err
+            );
+        }
+    }
+    let file = File::open(c.node_dir("n1").join("state/jobs/998.json")).expect("the record is kept");
+    let record: serde_json::Value = serde_json::from_reader(file).expect("JSON");
+    assert!(record["tags"].as_object().is_none_or(serde_json::Map::is_empty), "{record}");
 
     // What is read in the hook itself hangs: a FIFO without a writer, as a dying disk would.
     let state = c.node_dir("n1").join("state/state.json");

@@ -302,6 +302,7 @@ fn write_open(path: &Path, text: &str) {
 fn what_slurm_makes_of_hooks() {
     let c = Cluster::up(&["--nodes", "2", "--gpus", "0", "--plain"]);
     let scratch = c.scratch();
+    let release = release(&c);
     let (calls, fail) = (scratch.join("calls"), scratch.join("fail"));
     write_open(&fail, "");
     write_open(&calls, "");
@@ -383,27 +384,51 @@ fn what_slurm_makes_of_hooks() {
         let sbatch = user(&c, &["sbatch", "--parsable", "-w", "n1", "-o", &out, "--wrap", "true"]);
         let job = sbatch.out.trim().to_owned();
         // To its end, or until Slurm has put it back.
-        c.wait(30, "the batch job is over", || {
-            let back = field(&c, &job, "Restarts") != "0" && end_of(&c, &job).starts_with("PENDING");
+        let over = |job: &str| {
+            let back = field(&c, job, "Restarts") != "0" && end_of(&c, job).starts_with("PENDING");
             back || !["PENDING", "RUNNING", "CONFIGURING", "COMPLETING"]
                 .iter()
-                .any(|s| end_of(&c, &job).starts_with(s))
-        });
+                .any(|s| end_of(&c, job).starts_with(s))
+        };
+        c.wait(30, "the batch job is over", || over(&job));
         let end = end_of(&c, &job);
         let why = field(&c, &job, "Reason");
         let sbatch_drained = drained("sbatch");
         println!("{hook:20} srun exit {}, batch job {end} {why}", srun.code);
-        match hook {
-            "task_init" => {
-                assert_eq!((srun.code, end.as_str()), (1, "FAILED 1:0"));
-                assert!(
-                    !srun_drained && !sbatch_drained,
-                    "the one hook from which a refusal is only the job's"
-                );
-            }
-            "task_exit" => assert!(!srun_drained && !sbatch_drained),
-            _ => {}
+        // The table of docs/slurm.md, row by row.
+        let wanted = match hook {
+            "task_init_privileged" | "task_init" => (1, "FAILED 1:0", false),
+            "task_exit" => (0, "COMPLETED 0:0", false),
+            _ if release == (22, 5) => (0, "COMPLETED 0:0", true),
+            _ => (1, "PENDING 0:0", true),
+        };
+        assert_eq!((srun.code, end.as_str(), sbatch_drained), wanted, "{hook}");
+        assert!(!srun_drained || sbatch_drained, "{hook}: srun alone drained");
+
+        // One hook of each kind in the other kinds of jobs.
+        if !matches!(hook, "user_init" | "task_init") {
+            continue;
         }
+        let salloc = user(&c, &["salloc", "--quiet", "-w", "n1", "srun", "true"]);
+        let salloc_drained = drained("salloc");
+        let args = ["-w", "n1", "--array=0-1", "-o", &out, "--wrap", "true"];
+        let array = user(&c, &[&["sbatch", "--parsable"], &args[..]].concat());
+        let task = format!("{}_0", array.out.trim());
+        c.wait(30, "the array's first task is over", || over(&task));
+        let array_end = end_of(&c, &task);
+        let array_drained = drained("array");
+        let het = user(&c, &["srun", "-w", "n1", "true", ":", "-w", "n2", "true"]);
+        let het_drained = drained("het");
+        println!(
+            "{hook:20} salloc's srun exit {}, array's task {array_end}, heterogeneous srun exit {}",
+            salloc.code, het.code
+        );
+        assert_eq!((salloc.code, array_end.as_str(), het.code), (wanted.0, wanted.1, wanted.0), "{hook}");
+        assert_eq!(
+            (salloc_drained, array_drained, het_drained),
+            (srun_drained, wanted.2, srun_drained),
+            "{hook}"
+        );
     }
     write_open(&fail, "");
     assert_eq!(user(&c, &["srun", "-N2", "true"]).code, 0);

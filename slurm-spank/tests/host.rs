@@ -24,16 +24,38 @@ struct Built {
     bare_host: PathBuf,
 }
 
+/// The release whose plugin is looked at: that of the Slurm in CLUSTERMAX_SLURM_ROOT, as in the end-to-end tests, else 22.05.
+fn release() -> &'static (String, Option<PathBuf>) {
+    static FOUND: OnceLock<(String, Option<PathBuf>)> = OnceLock::new();
+    FOUND.get_or_init(find_release)
+}
+
+fn find_release() -> (String, Option<PathBuf>) {
+    let Some(root) = std::env::var_os("CLUSTERMAX_SLURM_ROOT").filter(|r| !r.is_empty()).map(PathBuf::from)
+    else {
+        return ("22.05".into(), std::env::var_os("SLURM_INCLUDE_DIR").map(PathBuf::from));
+    };
+    let mark = fs::read_to_string(root.join("etc/clustermax-slurm-root")).unwrap();
+    let found = mark.split_whitespace().last().unwrap().rsplit_once('.').unwrap().0.to_owned();
+    // Slurm's headers alone: the C library's are those of this machine's compiler.
+    let include = tmp().join(format!("include-{found}"));
+    fs::create_dir_all(&include).unwrap();
+    let _ = fs::remove_file(include.join("slurm"));
+    symlink(root.join("usr/include/slurm"), include.join("slurm")).unwrap();
+    (found, Some(include))
+}
+
 fn built() -> &'static Built {
     static BUILT: OnceLock<Built> = OnceLock::new();
-    BUILT.get_or_init(|| Built {
-        plugin: plugin("plugin.so", &[], "22.05"),
-        panicking: plugin("panicking.so", &["--features", "test-panic"], "22.05"),
+    let build = |release: &str| Built {
+        plugin: plugin("plugin.so", &[], release),
+        panicking: plugin("panicking.so", &["--features", "test-panic"], release),
         newer: plugin("newer.so", &[], "25.05"),
         host: host("host", &[]),
         host_without_spank_log: host("host-without-spank-log", &["-DNO_SPANK_LOG"]),
         bare_host: host("bare-host", &["-DBARE"]),
-    })
+    };
+    BUILT.get_or_init(|| build(&release().0))
 }
 
 fn tmp() -> &'static Path {
@@ -50,6 +72,9 @@ fn plugin(name: &str, options: &[&str], release: &str) -> PathBuf {
         .arg(&target)
         .args(options)
         .env("CLUSTERMAX_SLURM_VERSION", release);
+    if let Some(include) = &self::release().1 {
+        cargo.env("SLURM_INCLUDE_DIR", include);
+    }
     assert!(cargo.status().unwrap().success(), "{cargo:?}");
     let to = tmp().join(name);
     fs::copy(target.join("debug/libspank_clustermax.so"), &to).unwrap();
@@ -59,7 +84,7 @@ fn plugin(name: &str, options: &[&str], release: &str) -> PathBuf {
 fn host(name: &str, options: &[&str]) -> PathBuf {
     let to = tmp().join(name);
     let mut cc = Command::new("cc");
-    if let Some(dir) = std::env::var_os("SLURM_INCLUDE_DIR") {
+    if let Some(dir) = &release().1 {
         cc.arg("-I").arg(dir);
     }
     cc.args(["-rdynamic", "-Wall", "-o"])
@@ -613,10 +638,11 @@ fn only_what_slurm_looks_for_is_exported() {
     let hooks =
         ["slurm_spank_init", "slurm_spank_task_exit", "slurm_spank_task_init", "slurm_spank_user_init"];
     let data = ["plugin_name", "plugin_type", "plugin_version"];
-    assert_eq!(exports(&built().plugin), [&data[..], &hooks[..]].concat());
     let mut newer = [&data[..], &hooks[..], &["slurm_spank_init_failure_mode"]].concat();
     newer.sort_unstable();
     assert_eq!(exports(&built().newer), newer);
+    let wanted = if *release().0 < *"25.05" { [&data[..], &hooks[..]].concat() } else { newer };
+    assert_eq!(exports(&built().plugin), wanted);
 }
 
 #[test]
@@ -633,4 +659,9 @@ fn it_needs_no_symbol_of_slurm_to_load_and_is_never_unloaded() {
 fn the_release_is_the_one_it_was_built_for() {
     let child = Command::new(&built().host).arg(&built().newer).stdin(Stdio::null()).output().unwrap();
     assert_eq!(String::from_utf8(child.stdout).unwrap(), "loaded clustermax spank 0x190500\n");
+    let child = Command::new(&built().host).arg(&built().plugin).stdin(Stdio::null()).output().unwrap();
+    let (found, _) = release();
+    let (major, minor) = found.split_once('.').unwrap();
+    let number = format!("0x{:02x}{:02x}00", major.parse::<u8>().unwrap(), minor.parse::<u8>().unwrap());
+    assert_eq!(String::from_utf8(child.stdout).unwrap(), format!("loaded clustermax spank {number}\n"));
 }
