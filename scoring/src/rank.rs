@@ -15,9 +15,10 @@ use crate::Failure;
 use crate::judge::{Micro, micro};
 use crate::methodology::{Methodology, RelativeRules};
 use crate::rating::{UNAVAILABLE, UNDERPERFORMING, percent, place, tier_name};
-use crate::report::html::{STYLE, escape};
-use crate::report::svg::{self, Labels, Range};
-use crate::report::{plain, print};
+use crate::report::html::{CLOSE_PAGE, escape, open_page};
+use crate::report::maps::{self, Range};
+use crate::report::svg::{Labels, Width};
+use crate::report::{plain, print, table};
 use crate::run::{self, Run};
 use crate::score::{self, methodology};
 
@@ -406,16 +407,12 @@ fn to_json(ranking: &Ranking, methodology: &Methodology) -> String {
 
 fn html(ranking: &Ranking, methodology: &Methodology) -> String {
     let rules = &methodology.rules;
-    let mut out = String::new();
+    let runs = ranking.places.len();
+    let mut out = open_page(&format!("ranking of {runs} runs"));
     let _ = write!(
         out,
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <link rel=\"icon\" href=\"data:,\">\n<title>ClusterMAX: ranking of {0} runs</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
-         <div class=\"wrap\">\n<header>\n<h1>ClusterMAX for Slurm: ranking</h1>\n</header>\n<main id=\"main\">\n\
-         <section class=\"card\" aria-labelledby=\"ranking\">\n<h2 id=\"ranking\">{0} runs, as of {1}</h2>\n<p>{2}</p>\n<p class=\"notice\">{3}</p>\n",
-        ranking.places.len(),
+        "<header>\n<h1>ClusterMAX for Slurm: ranking</h1>\n</header>\n<main id=\"main\">\n\
+         <section class=\"card\" aria-labelledby=\"ranking\">\n<h2 id=\"ranking\">{runs} runs, as of {}</h2>\n<p>{}</p>\n<p class=\"notice\">{}</p>\n",
         escape(&ranking.date),
         escape(&peers_text(ranking, methodology)),
         escape(&rules.notice)
@@ -438,15 +435,13 @@ fn html(ranking: &Ranking, methodology: &Methodology) -> String {
         x: "",
         y: "",
     };
-    let _ = write!(
+    let _ = writeln!(
         out,
-        "<div class=\"scroll\" role=\"region\" tabindex=\"0\" aria-label=\"Plot of bounds\">{}</div>\n\
-         <div class=\"scroll\" role=\"region\" tabindex=\"0\" aria-label=\"Ranking\">\n<table>\n<thead><tr>\
-         <th scope=\"col\" class=\"num\">Rank</th><th scope=\"col\">Provider</th><th scope=\"col\">Tier</th><th scope=\"col\">Relative tier</th>\
-         <th scope=\"col\" class=\"num\">Lower</th><th scope=\"col\" class=\"num\">Score</th><th scope=\"col\" class=\"num\">Upper</th>\
-         <th scope=\"col\" class=\"num\">Coverage</th><th scope=\"col\">Above the next</th><th scope=\"col\">Decided by</th></tr></thead>\n<tbody>\n",
-        svg::ranges(&labels, &ranges, &cuts)
+        "<figure>\n<figcaption>The bar spans lower to upper bound, its mark is the score over what was seen. Dashed: where a tier begins</figcaption>\n{}\n{}\n</figure>",
+        maps::ranges(&labels, Width::Wide, &ranges, &cuts),
+        maps::ranges(&labels, Width::Narrow, &ranges, &cuts)
     );
+    table::RANKING.open(&mut out, "Ranking", false);
     for one in &ranking.places {
         let result = one.score.result;
         let _ = writeln!(
@@ -466,10 +461,11 @@ fn html(ranking: &Ranking, methodology: &Methodology) -> String {
             escape(&one.score.rating.estimate.decided_by.replace('_', " "))
         );
     }
+    table::close(&mut out);
     let _ = write!(
         out,
-        "</tbody>\n</table>\n</div>\n<p class=\"small soft\">Runs of the same tier with lower bounds within {} of the first share a rank. {}</p>\n</section>\n</main>\n\
-         <footer>\n<p>Methodology {} of {}, clustermax {}.</p>\n</footer>\n</div>\n</body>\n</html>\n",
+        "<p class=\"small soft\">Runs of the same tier with lower bounds within {} of the first share a rank. {}</p>\n</section>\n</main>\n\
+         <footer>\n<p>Methodology {} of {}, clustermax {}.</p>\n</footer>\n{CLOSE_PAGE}",
         percent(micro(rules.relative.tie)),
         escape(FIRMNESS),
         escape(&rules.methodology),

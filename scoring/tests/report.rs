@@ -54,20 +54,24 @@ fn read(name: &str) -> String {
 #[test]
 fn every_plot_is_there_with_its_numbers_in_words() {
     let html = read("report.html");
-    for id in ["faults", "bandwidth", "heat", "burnin", "stragglers", "sensitivity"] {
+    for id in ["faults", "bandwidth", "links", "heat", "burnin", "stragglers", "sensitivity"] {
         assert!(html.contains(&format!("<h2 id=\"{id}\">")), "{id}");
         assert!(html.contains(&format!("href=\"#{id}\"")), "{id} is in the navigation");
     }
     for words in [
         "n2 xid79: injected 0 s, verdict 0.4 s, drained 0.9 s, returned 61.2 s",
         "n5 dcgm-xid79: injected 0 s",
-        "all_reduce expected 440 to 487 GB/s, ceiling 495 GB/s",
+        "all_reduce expected 440 to 487 GB/s from 8 GiB, ceiling 495 GB/s",
+        "all_gather, alltoall, reduce_scatter ceiling 450 GB/s (450 GB/s GPU link)",
+        "Reference ar1-h100: minimum 460, typical 480, impossible above 495 GB/s",
+        "The rails of n4 gave 367 GB/s together (gpu memory), the least of 12 nodes",
+        "state it in evidence.toml: [[attestation]] with item = &quot;sec-07&quot;",
         "96 GPUs of 12 nodes: lowest",
         "(n3 g5, -1",
         "16 ranks over 599 s",
         "slowest n2 g3 rank 11",
         "n2 g3 persistent 13.6 % slower",
-        "under 1000 draws of other weights the lower bound is",
+        "Under 1000 draws of other weights the lower bound is",
         "What to fix first",
         "<b>Mend:</b> set AccountingStorageType=accounting_storage/slurmdbd in slurm.conf",
     ] {

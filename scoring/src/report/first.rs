@@ -1,11 +1,13 @@
-//! What to fix first: gates, then what lifts the lower bound most, each with how to mend it where the look itself said so.
+//! What to fix first: gates, then what lifts the lower bound most, each with how to mend it.
 
 use std::collections::BTreeMap;
 use std::fs;
 
 use serde_json::Value;
 
-use crate::judge::{Micro, ONE, Outcome};
+use crate::explain::measure_text;
+use crate::judge::{Micro, ONE, Outcome, Verdict};
+use crate::methodology::Criterion;
 use crate::score::Evaluation;
 
 /// Steps that are named.
@@ -22,7 +24,7 @@ pub struct Step {
     pub text: String,
     /// What was seen, or why nothing was.
     pub why: String,
-    /// How to mend it, as the audit said beside the value; absent where it said nothing.
+    /// How to mend it.
     pub mend: Option<String>,
     /// `gate failed`, `gate not assessed`, or what the lower bound would be.
     pub effect: Effect,
@@ -73,9 +75,61 @@ pub fn steps(evaluation: &Evaluation) -> Vec<Step> {
         .collect()
 }
 
-/// How the audit said to mend what fell short of a criterion: the `mend` beside its value in the raw document.
+/// How to mend what fell short of a criterion: as the audit said beside its value in the raw document, else what the criterion
+/// itself asks for. Nothing for one that passed in full or is out of the question.
 pub fn mend(evaluation: &Evaluation, id: &str, cache: &mut BTreeMap<usize, Option<Value>>) -> Option<String> {
-    let (_, verdict) = evaluation.judged().find(|(criterion, _)| criterion.id == id)?;
+    let (criterion, verdict) = evaluation.judged().find(|(criterion, _)| criterion.id == id)?;
+    if verdict.value == Some(ONE) || verdict.outcome == Outcome::NotApplicable {
+        return None;
+    }
+    said(evaluation, verdict, cache).or_else(|| asked(evaluation, criterion, verdict))
+}
+
+/// What follows from the criterion alone.
+fn asked(evaluation: &Evaluation, criterion: &Criterion, verdict: &Verdict) -> Option<String> {
+    if let Some(lowest) = verdict.observed.iter().find(|one| one.score < ONE) {
+        if lowest.metric == "claim" {
+            return Some(
+                "what was stated says that it is not met; change that, then evidence.toml".to_owned(),
+            );
+        }
+        let measure = criterion.measures.iter().find(|measure| measure.metric == lowest.metric)?;
+        let whole = lowest.subject.is_empty();
+        let place =
+            if whole { String::new() } else { format!("look at {} first, the lowest; ", lowest.subject) };
+        return Some(format!("{place}{}", measure_text(measure)));
+    }
+    if let (Some(kind), true) = (&criterion.evidence, criterion.only_stated()) {
+        return Some(format!(
+            "state it in evidence.toml: [[{kind}]] with item = \"{}\"; `clustermax evidence new` writes a template",
+            criterion.id
+        ));
+    }
+    if verdict.reason.starts_with("there is no reference value") {
+        return Some(
+            "nothing on the cluster: no value is published that it could be held against".to_owned(),
+        );
+    }
+    let stages: std::collections::BTreeSet<&str> = criterion
+        .measures
+        .iter()
+        .filter_map(|measure| Some(evaluation.methodology.metrics.get(&measure.metric)?.stage.as_str()))
+        .filter(|stage| *stage != "*")
+        .collect();
+    let stages: Vec<&str> = stages.into_iter().collect();
+    let which = stages.join(" or ");
+    (!which.is_empty()).then(|| match verdict.outcome {
+        Outcome::Unavailable => format!("give the test access, then run stage {which} again"),
+        _ => format!("run stage {which}, which measures it, or mend what stopped it"),
+    })
+}
+
+/// The `mend` beside a value in the raw document.
+fn said(
+    evaluation: &Evaluation,
+    verdict: &Verdict,
+    cache: &mut BTreeMap<usize, Option<Value>>,
+) -> Option<String> {
     verdict.observed.iter().filter(|one| one.score < ONE).find_map(|one| {
         let (file, pointer) = one.evidence.as_ref()?;
         let document = cache.entry(*file).or_insert_with(|| read(evaluation, *file)).as_ref()?;

@@ -1,167 +1,79 @@
-//! Plots over nodes, GPUs and time: heat map, traces, lanes. As in `svg.rs`, coordinates have one decimal.
+//! Plots without two axes: ranges, lanes of events, and whole clusters at a glance. As in `svg.rs`, each is drawn for two widths.
 
 use std::fmt::Write as _;
 
 use crate::load::number;
 use crate::report::html::escape;
-use crate::report::svg::{Labels, Series, open, shortened, step};
+use crate::report::svg::{Labels, Width, open, shortened};
 
-/// A cell of a [`grid`]: what it says, and how it stands out, 0 (most) to 3 (not at all) or 4 (above the others).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cell {
-    /// Text in it.
-    pub text: String,
-    /// Class `h0` to `h4` of style.css. The text says the same: colour is never the only sign.
-    pub class: usize,
+/// One row of [`ranges`], shares in [0, 1].
+pub struct Range {
+    /// Beside or above it.
+    pub name: String,
+    /// Bar from here.
+    pub lower: f64,
+    /// To here.
+    pub upper: f64,
+    /// Mark.
+    pub score: Option<f64>,
 }
 
-/// Nodes down, GPUs across. A cell that is absent was not measured.
-pub fn grid(labels: &Labels<'_>, columns: &[String], rows: &[(String, Vec<Option<Cell>>)]) -> String {
-    const NAME: f64 = 120.0;
-    const WIDTH: f64 = 76.0;
-    const HEIGHT: f64 = 26.0;
-    let width = NAME + WIDTH * columns.len() as f64 + 4.0;
-    let height = 30.0 + HEIGHT * rows.len() as f64;
-    // Its own size: cells of a small cluster must not fill the page.
-    let size = format!("<svg width=\"{width:.0}\" height=\"{height:.0}\" ");
-    let mut out = open(labels, width, height, "grid-map").replacen("<svg ", &size, 1);
-    let _ = write!(
-        out,
-        "<text class=\"tick\" x=\"{:.1}\" y=\"18\" text-anchor=\"end\">{}</text>",
-        NAME - 8.0,
-        escape(labels.y)
-    );
-    for (index, name) in columns.iter().enumerate() {
-        let x = NAME + WIDTH * (index as f64 + 0.5);
+/// A bar a row from lower to upper, with named lines at some shares.
+pub fn ranges(labels: &Labels<'_>, width: Width, rows: &[Range], lines: &[(f64, String)]) -> String {
+    let wide = width == Width::Wide;
+    // On a phone the name stands above its bar.
+    let (name, bar, apart, letters) =
+        if wide { (190.0, 410.0, 24.0, 27) } else { (12.0, width.units() - 28.0, 36.0, 44) };
+    let height = 64.0 + apart * rows.len() as f64;
+    let mut out = open(labels, width, height);
+    let px = |share: f64| name + share.clamp(0.0, 1.0) * bar;
+    for (at, (share, text)) in lines.iter().enumerate() {
+        // Two rows of names, since cut-offs lie close together.
+        let y = if at % 2 == 0 { 12.0 } else { 27.0 };
         let _ = write!(
             out,
-            "<text class=\"tick\" x=\"{x:.1}\" y=\"18\" text-anchor=\"middle\">{}</text>",
-            escape(name)
+            "<line class=\"ref\" x1=\"{0:.1}\" x2=\"{0:.1}\" y1=\"31.0\" y2=\"{1:.1}\"/>\
+             <text class=\"tick\" x=\"{0:.1}\" y=\"{y:.1}\" text-anchor=\"middle\">{2}</text>",
+            px(*share),
+            height - 22.0,
+            escape(text)
         );
     }
-    for (row, (name, cells)) in rows.iter().enumerate() {
-        let y = 26.0 + HEIGHT * row as f64;
+    for (row, one) in rows.iter().enumerate() {
+        let y = if wide { 42.0 } else { 54.0 } + apart * row as f64;
+        let (text_x, text_y, anchor) =
+            if wide { (name - 10.0, y + 10.0, "end") } else { (name, y - 5.0, "start") };
         let _ = write!(
             out,
-            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-            NAME - 8.0,
-            y + 17.0,
-            escape(&shortened(name, 16))
+            "<text class=\"over\" x=\"{text_x:.1}\" y=\"{text_y:.1}\" text-anchor=\"{anchor}\">{}</text>\
+             <rect class=\"back\" x=\"{name:.1}\" y=\"{y:.1}\" width=\"{bar:.1}\" height=\"10\" rx=\"5\"/>\
+             <rect class=\"range\" x=\"{:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"10\" rx=\"5\"/>",
+            escape(&shortened(&one.name, letters)),
+            px(one.lower),
+            (px(one.upper) - px(one.lower)).max(1.0)
         );
-        for (column, cell) in cells.iter().enumerate() {
-            let x = NAME + WIDTH * column as f64;
-            let (class, text) = cell
-                .as_ref()
-                .map_or(("hn".to_owned(), ""), |cell| (format!("h{}", cell.class), cell.text.as_str()));
+        if let Some(score) = one.score {
             let _ = write!(
                 out,
-                "<rect class=\"cell {class}\" x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" rx=\"3\"/>\
-                 <text class=\"t{class}\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-                x + 1.0,
-                y + 1.0,
-                WIDTH - 2.0,
-                HEIGHT - 2.0,
-                x + WIDTH / 2.0,
-                y + 17.0,
-                escape(text)
+                "<rect class=\"mark\" x=\"{:.1}\" y=\"{:.1}\" width=\"4\" height=\"16\" rx=\"2\"/>",
+                px(score) - 2.0,
+                y - 3.0
             );
         }
     }
-    out.push_str("</svg>");
-    out
-}
-
-/// Lines over seconds on linear axes, with a band from the lowest to the highest of all.
-pub fn traces(labels: &Labels<'_>, band: &[(f64, f64, f64)], lines: &[Series]) -> String {
-    const LEFT: f64 = 70.0;
-    const RIGHT: f64 = 590.0;
-    const TOP: f64 = 28.0;
-    const BOTTOM: f64 = 250.0;
-    let points = || lines.iter().flat_map(|line| line.points.iter().copied());
-    let xs = || points().map(|(x, _)| x).chain(band.iter().map(|(x, ..)| *x));
-    let ys = || points().map(|(_, y)| y).chain(band.iter().flat_map(|(_, low, high)| [*low, *high]));
-    let fold = |values: &mut dyn Iterator<Item = f64>| {
-        values
-            .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value)))
-    };
-    let (x_low, x_high) = fold(&mut xs());
-    let (low, high) = fold(&mut ys());
-    if !(x_low.is_finite() && low.is_finite()) {
-        return String::new();
-    }
-    let tick = step(if high > low { high - low } else { high.abs().max(1.0) });
-    let (y_low, y_high) = (
-        ((low / tick).floor() * tick).max(0.0),
-        (high / tick).ceil() * tick + if high > low { 0.0 } else { tick },
-    );
-    let x_span = if x_high > x_low { x_high - x_low } else { 1.0 };
-    let px = |x: f64| LEFT + (x - x_low) / x_span * (RIGHT - LEFT);
-    let py = |y: f64| BOTTOM - (y - y_low) / (y_high - y_low) * (BOTTOM - TOP);
-    let mut out = open(labels, 760.0, 300.0, "plot");
-    let mut at = y_low;
-    while at <= y_high + tick / 2.0 {
-        let y = py(at);
+    for share in [0.0, 0.25, 0.5, 0.75, 1.0] {
+        // The outermost must not stick out of a narrow drawing.
+        let anchor = match share {
+            0.0 if !wide => "start",
+            1.0 if !wide => "end",
+            _ => "middle",
+        };
         let _ = write!(
             out,
-            "<line class=\"grid\" x1=\"{LEFT:.1}\" x2=\"{RIGHT:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\
-             <text class=\"tick\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-            LEFT - 8.0,
-            y + 4.0,
-            number(at)
-        );
-        at += tick;
-    }
-    let tick = step(x_span);
-    let mut at = (x_low / tick).ceil() * tick;
-    while at <= x_high {
-        let x = px(at);
-        let _ = write!(
-            out,
-            "<line class=\"axis\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{BOTTOM:.1}\" y2=\"{:.1}\"/>\
-             <text class=\"tick\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-            BOTTOM + 5.0,
-            BOTTOM + 20.0,
-            number(at)
-        );
-        at += tick;
-    }
-    let _ = write!(
-        out,
-        "<line class=\"axis\" x1=\"{LEFT:.1}\" x2=\"{RIGHT:.1}\" y1=\"{BOTTOM:.1}\" y2=\"{BOTTOM:.1}\"/>\
-         <text class=\"tick\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\
-         <text class=\"tick\" x=\"4\" y=\"14\">{}</text>",
-        (LEFT + RIGHT) / 2.0,
-        BOTTOM + 40.0,
-        escape(labels.x),
-        escape(labels.y)
-    );
-    if band.len() > 1 {
-        let mut edge: Vec<String> =
-            band.iter().map(|(x, _, high)| format!("{:.1},{:.1}", px(*x), py(*high))).collect();
-        edge.extend(band.iter().rev().map(|(x, low, _)| format!("{:.1},{:.1}", px(*x), py(*low))));
-        let _ = write!(out, "<polygon class=\"range\" points=\"{}\"/>", edge.join(" "));
-    }
-    let mut free = TOP - 15.0;
-    let mut order: Vec<usize> = (0..lines.len()).collect();
-    let last = |index: usize| lines[index].points.last().map_or(y_low, |(_, y)| *y);
-    order.sort_by(|a, b| last(*b).total_cmp(&last(*a)).then(a.cmp(b)));
-    for index in order {
-        let line = &lines[index];
-        let Some((x, y)) = line.points.last().map(|(x, y)| (px(*x), py(*y))) else { continue };
-        let path: Vec<String> =
-            line.points.iter().map(|(x, y)| format!("{:.1},{:.1}", px(*x), py(*y))).collect();
-        let at = y.max(free + 15.0);
-        free = at;
-        let _ = write!(
-            out,
-            "<polyline class=\"line l{index}\" points=\"{}\"/><line class=\"grid\" x1=\"{:.1}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{at:.1}\"/>\
-             <text class=\"f{index}\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-            path.join(" "),
-            x + 2.0,
-            RIGHT + 10.0,
-            RIGHT + 13.0,
-            at + 4.0,
-            escape(&shortened(&line.name, 22))
+            "<text class=\"tick\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{} %</text>",
+            px(share),
+            height - 6.0,
+            number(share * 100.0)
         );
     }
     out.push_str("</svg>");
@@ -174,53 +86,103 @@ pub struct Mark {
     pub at: f64,
     /// In words.
     pub name: String,
-    /// Class `f0` to `f7`.
+    /// Class `f0` to `f7`; the name says what it is.
     pub class: usize,
 }
 
 /// One line of events a lane, all on one time axis.
-pub fn lanes(labels: &Labels<'_>, lanes: &[(String, Vec<Mark>)]) -> String {
-    const LEFT: f64 = 150.0;
-    const RIGHT: f64 = 720.0;
+pub fn lanes(labels: &Labels<'_>, width: Width, lanes: &[(String, Vec<Mark>)]) -> String {
+    let (left, right) = (12.0, width.units() - 14.0);
     let last = lanes.iter().flat_map(|(_, marks)| marks).map(|mark| mark.at).fold(0.0_f64, f64::max);
     let span = if last > 0.0 { last } else { 1.0 };
-    let most = lanes.iter().map(|(_, marks)| marks.len()).max().unwrap_or(0);
-    let lane = 30.0 + 15.0 * most as f64;
-    let height = lane * lanes.len() as f64 + 40.0;
-    let mut out = open(labels, 760.0, height, "plot");
-    let px = |at: f64| LEFT + at.max(0.0) / span * (RIGHT - LEFT);
-    for (row, (name, marks)) in lanes.iter().enumerate() {
-        let y = lane * row as f64 + 18.0;
+    let px = |at: f64| left + at.max(0.0) / span * (right - left);
+    let mut body = String::new();
+    let mut top = 0.0;
+    for (name, marks) in lanes {
+        let y = top + 30.0;
         let _ = write!(
-            out,
-            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text><line class=\"axis\" x1=\"{LEFT:.1}\" x2=\"{:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>",
-            LEFT - 12.0,
-            y + 4.0,
-            escape(&shortened(name, 20)),
+            body,
+            "<text class=\"name\" x=\"2\" y=\"{:.1}\">{}</text><line class=\"axis\" x1=\"{left:.1}\" x2=\"{:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>",
+            top + 14.0,
+            escape(&shortened(name, 44)),
             px(marks.iter().map(|mark| mark.at).fold(0.0, f64::max))
         );
-        for (index, mark) in marks.iter().enumerate() {
-            let (x, text) = (px(mark.at), y + 20.0 + 15.0 * index as f64);
-            // Names on the right half are written to the left of their mark.
-            let right = x > f64::midpoint(LEFT, RIGHT);
+        // Each name takes the first line that is free where it stands: from, to of what is written there.
+        let mut lines: Vec<Vec<(f64, f64)>> = Vec::new();
+        for mark in marks {
+            let x = px(mark.at);
+            let text = format!("{} {} s", mark.name, number((mark.at * 100.0).round() / 100.0));
+            let long = 7.2 * text.chars().count() as f64;
+            let ends = x + 6.0 + long > right;
+            let (from, to) = if ends { (x - 6.0 - long, x) } else { (x, x + 6.0 + long) };
+            let free = |line: &Vec<(f64, f64)>| line.iter().all(|(a, b)| to + 6.0 < *a || from > *b + 6.0);
+            let line = lines.iter().position(free).unwrap_or(lines.len());
+            if line == lines.len() {
+                lines.push(Vec::new());
+            }
+            lines[line].push((from, to));
+            let text_y = y + 20.0 + 15.0 * line as f64;
             let _ = write!(
-                out,
-                "<line class=\"grid\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{y:.1}\" y2=\"{text:.1}\"/>\
+                body,
+                "<line class=\"grid\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{y:.1}\" y2=\"{text_y:.1}\"/>\
                  <circle class=\"f{}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"5\"/>\
-                 <text x=\"{:.1}\" y=\"{text:.1}\" text-anchor=\"{}\">{} {} s</text>",
+                 <text x=\"{:.1}\" y=\"{text_y:.1}\" text-anchor=\"{}\">{}</text>",
                 mark.class,
-                if right { x - 5.0 } else { x + 5.0 },
-                if right { "end" } else { "start" },
-                escape(&mark.name),
-                number((mark.at * 100.0).round() / 100.0)
+                if ends { x - 6.0 } else { x + 6.0 },
+                if ends { "end" } else { "start" },
+                escape(&text)
             );
         }
+        top = y + 24.0 + 15.0 * lines.len() as f64;
     }
-    let _ = write!(
-        out,
-        "<text class=\"tick\" x=\"{LEFT:.1}\" y=\"{:.1}\">{}</text></svg>",
-        height - 8.0,
-        escape(labels.x)
-    );
+    let mut out = open(labels, width, top + 22.0);
+    out.push_str(&body);
+    let _ =
+        write!(out, "<text class=\"tick\" x=\"2\" y=\"{:.1}\">{}</text></svg>", top + 12.0, escape(labels.x));
+    out
+}
+
+/// How much a device stands out, 0 (most) to 2, 3 (not at all), 4 (above the others): class and share of its cell.
+const SIZES: [f64; 5] = [1.0, 0.84, 0.68, 0.3, 0.3];
+
+/// A whole cluster at a glance: a column a node, a cell a device. What stands out is larger as well as of another colour; what was
+/// not measured is blank.
+pub fn mosaic(labels: &Labels<'_>, width: Width, nodes: &[(&str, Vec<Option<usize>>)]) -> String {
+    let deep = nodes.iter().map(|(_, cells)| cells.len()).max().unwrap_or(0);
+    let (band, most) = if width == Width::Wide { (100, 12.0) } else { (50, 10.0) };
+    let side = ((width.units() - 4.0) / nodes.len().clamp(1, band) as f64).min(most);
+    let tall = deep as f64 * side + 24.0;
+    let mut paths: [String; 5] = Default::default();
+    let mut names = String::new();
+    for (at, part) in nodes.chunks(band).enumerate() {
+        let top = tall * at as f64;
+        let (Some((first, _)), Some((last, _))) = (part.first(), part.last()) else { continue };
+        let _ = write!(
+            names,
+            "<text class=\"tick\" x=\"2\" y=\"{:.1}\">{}</text>",
+            top + 12.0,
+            escape(&shortened(&format!("{first} to {last}"), 44))
+        );
+        for (column, (_, cells)) in part.iter().enumerate() {
+            for (row, class) in cells.iter().enumerate() {
+                let Some(class) = *class else { continue };
+                let (Some(size), Some(path)) = (SIZES.get(class), paths.get_mut(class)) else { continue };
+                let long = side * 0.92 * size;
+                let middle = |at: usize| side * (at as f64 + 0.5) - long / 2.0;
+                let _ = write!(
+                    path,
+                    "M{:.1} {:.1}h{long:.1}v{long:.1}h-{long:.1}z",
+                    2.0 + middle(column),
+                    top + 17.0 + middle(row)
+                );
+            }
+        }
+    }
+    let mut out = open(labels, width, tall * nodes.len().div_ceil(band) as f64);
+    out.push_str(&names);
+    for (class, path) in paths.iter().enumerate().filter(|(_, path)| !path.is_empty()) {
+        let _ = write!(out, "<path class=\"m{class}\" d=\"{path}\"/>");
+    }
+    out.push_str("</svg>");
     out
 }

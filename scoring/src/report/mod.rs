@@ -1,11 +1,15 @@
 //! `clustermax report`: text, Markdown and HTML from the same evaluation.
 
+mod devices;
 pub mod first;
 pub mod html;
-mod maps;
+mod links;
+pub(crate) mod maps;
 pub mod markdown;
 mod plots;
+mod sections;
 pub(crate) mod svg;
+pub(crate) mod table;
 pub mod text;
 
 use std::collections::BTreeMap;
@@ -13,7 +17,9 @@ use std::io::{self, Write};
 use std::path::{Component, Path, PathBuf};
 
 use crate::Failure;
-use crate::load::{Entry, Key, Loaded};
+use crate::judge::{Evidence, Verdict};
+use crate::load::{Entry, Key, Loaded, number, params_text};
+use crate::methodology::{Criterion, Reference, Rule};
 use crate::record::Scalar;
 use crate::score::{Evaluation, write_file};
 
@@ -94,11 +100,11 @@ pub fn bytes(size: f64) -> String {
     let mut value = size;
     for unit in ["B", "KiB", "MiB"] {
         if value < 1024.0 {
-            return format!("{} {unit}", crate::load::number((value * 100.0).round() / 100.0));
+            return format!("{} {unit}", number((value * 100.0).round() / 100.0));
         }
         value /= 1024.0;
     }
-    format!("{} GiB", crate::load::number((value * 100.0).round() / 100.0))
+    format!("{} GiB", number((value * 100.0).round() / 100.0))
 }
 
 /// Believed values that differ only in message size or subject.
@@ -192,4 +198,44 @@ pub fn groups(loaded: &Loaded) -> Vec<Group<'_>> {
         group.values.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(b.1)));
     }
     groups
+}
+
+/// The reference values that a criterion's values were held against.
+pub fn references<'a>(
+    evaluation: &'a Evaluation,
+    judge: &Evidence<'a>,
+    criterion: &Criterion,
+    verdict: &Verdict,
+) -> Vec<&'a Reference> {
+    let mut found: Vec<&Reference> = Vec::new();
+    if !criterion.measures.iter().any(|measure| measure.rule == Rule::Reference) {
+        return found;
+    }
+    for one in &verdict.observed {
+        let same = |key: &Key| {
+            key.metric == one.metric && *key.subject == one.subject && params_text(&key.params) == one.params
+        };
+        let key = evaluation.loaded.entries.iter().map(|(key, _)| key).find(|key| same(key));
+        if let Some(reference) = key.and_then(|key| judge.reference(key).ok())
+            && !found.iter().any(|known| known.id == reference.id)
+        {
+            found.push(reference);
+        }
+    }
+    found
+}
+
+/// A reference value with where it comes from.
+pub fn reference_text(one: &Reference) -> String {
+    format!(
+        "Reference {}: minimum {}, typical {}, impossible above {} {} ({}). From: {} ({})",
+        one.id,
+        number(one.minimum),
+        number(one.typical),
+        number(one.ceiling),
+        one.unit,
+        one.basis,
+        one.source,
+        one.date
+    )
 }

@@ -32,6 +32,7 @@ pub fn write(folder: &Path, methodology: &Methodology) {
     perfect::write(folder, &SHOWN, &rows);
     let mut more = More { folder, lines: String::new() };
     more.sweep();
+    more.rails();
     more.gemm();
     more.burnin();
     more.faults();
@@ -89,31 +90,66 @@ impl More<'_> {
         writeln!(self.lines, "{record}").unwrap();
     }
 
+    /// Five collectives inside a node and over 2, 4 and 12 nodes: links inside a node are faster than rails.
     fn sweep(&mut self) {
         let sizes: Vec<i64> = (3..=34).map(|power| 1_i64 << power).collect();
-        for (collective, ranks, nodes, top, latency) in [
-            ("all_reduce", 16, 2, 483.0, 28e-6),
-            ("alltoall", 16, 2, 92.0, 36e-6),
-            ("all_reduce", 8, 1, 478.0, 12e-6),
-        ] {
-            let of = |size: i64| {
-                let bytes = size as f64;
-                let dip = if size == 1 << 26 { 0.55 } else { 1.0 };
-                dip * bytes / (latency + bytes / (top * 1e9)) / 1e9
+        for (nodes, factor) in [(1, 1.0), (2, 1.0), (4, 0.78), (12, 0.74)] {
+            for (collective, inside, between, latency) in [
+                ("all_gather", 362.0, 358.0, 14e-6),
+                ("all_reduce", 478.0, 483.0, 12e-6),
+                ("alltoall", 340.0, 46.0, 16e-6),
+                ("broadcast", 355.0, 350.0, 11e-6),
+                ("reduce_scatter", 366.0, 361.0, 13e-6),
+            ] {
+                let top = if nodes == 1 { inside } else { between * factor };
+                let of = |size: i64| {
+                    let bytes = size as f64;
+                    let dip = if size == 1 << 26 { 0.55 } else { 1.0 };
+                    dip * bytes / (latency * nodes as f64 + bytes / (top * 1e9)) / 1e9
+                };
+                let document = json!({"rows": sizes.iter().map(|size| of(*size)).collect::<Vec<_>>()});
+                let file = format!("raw/collectives/{collective}-{nodes}.json");
+                let sha256 = self.raw(&file, &document);
+                for (index, size) in sizes.iter().enumerate() {
+                    let params = json!({"collective": collective, "size": size, "ranks": 8 * nodes, "nodes": nodes, "backend": "nccl"});
+                    let pointer = format!("/rows/{index}");
+                    let evidence = (file.as_str(), sha256.as_str(), pointer.as_str());
+                    self.add(
+                        "collectives",
+                        "busbw",
+                        "GB/s",
+                        of(*size),
+                        params,
+                        json!({}),
+                        evidence,
+                        "measured",
+                    );
+                }
+            }
+        }
+    }
+
+    /// Eight rails of every node with its neighbour; one cable is bad.
+    fn rails(&mut self) {
+        for node in 1..=SHOWN.nodes {
+            let file = format!("raw/network/rdma-n{node}.json");
+            let of = |rail: usize| {
+                if (node, rail) == (4, 6) { 198.0 } else { 388.0 + ((node * 5 + rail) % 7) as f64 }
             };
-            let document = json!({"rows": sizes.iter().map(|size| of(*size)).collect::<Vec<_>>()});
-            let file = format!("raw/collectives/{collective}-{nodes}.json");
-            let sha256 = self.raw(&file, &document);
-            for (index, size) in sizes.iter().enumerate() {
-                let params = json!({"collective": collective, "size": size, "ranks": ranks, "nodes": nodes, "backend": "nccl"});
+            let sha256 = self.raw(&file, &json!({"rows": (0..8).map(of).collect::<Vec<_>>()}));
+            for rail in 0..8 {
+                let params = json!({"test": "ib_write_bw", "device": format!("mlx5_{rail}"), "size": 1_048_576, "stat": "average",
+                    "peer": format!("n{}", node % SHOWN.nodes + 1), "memory": "gpu"});
+                let pointer = format!("/rows/{rail}");
+                let evidence = (file.as_str(), sha256.as_str(), pointer.as_str());
                 self.add(
-                    "collectives",
-                    "busbw",
-                    "GB/s",
-                    of(*size),
+                    "network",
+                    "rdma_bandwidth",
+                    "Gb/s",
+                    of(rail),
                     params,
-                    json!({}),
-                    (&file, &sha256, &format!("/rows/{index}")),
+                    json!({"node": format!("n{node}")}),
+                    evidence,
                     "measured",
                 );
             }
