@@ -8,6 +8,7 @@ iterations. Values are small integers in fp32, so a right result is exact and wr
 import time
 
 import common
+import worlds
 
 
 def factor(name, n):
@@ -29,8 +30,10 @@ def iterations(size):
 class Sweep:
     """One operation for one message size: buffers, the call, and the check of its result."""
 
-    def __init__(self, torch, device, rank, n):
+    def __init__(self, torch, device, rank, n, group=None):
+        """RANK of N in GROUP (default: all ranks); all_reduce and all_to_all_single take a group."""
         self.torch, self.dist, self.device, self.rank, self.n = torch, torch.distributed, device, rank, n
+        self.group = group
 
     def pattern(self, count, rank, offset=0):
         """Element i of a rank's data: (i mod 7) + rank. Exact in fp32 after any sum of up to 2^20 ranks."""
@@ -57,7 +60,7 @@ class Sweep:
                 return (
                     elements * 4,
                     lambda: x.copy_(self.pattern(elements, rank)),
-                    lambda: d.all_reduce(x),
+                    lambda: d.all_reduce(x, group=self.group),
                     lambda: int((x != self.summed(elements)).sum()),
                 )
             if api == "broadcast":
@@ -143,7 +146,7 @@ class Sweep:
             received = list(back.chunk(n))
             call = {
                 "all_to_all": lambda: d.all_to_all(received, parts),
-                "all_to_all_single": lambda: d.all_to_all_single(back, large),
+                "all_to_all_single": lambda: d.all_to_all_single(back, large, group=self.group),
             }[api]
             return (
                 total * 4,
@@ -171,6 +174,11 @@ OPERATIONS = [
 ]
 
 
+# What is measured on parts of the job, and at which sizes: one that latency rules and one for the wires.
+PARTS = [("all_reduce", "all_reduce"), ("alltoall", "all_to_all_single")]
+PART_SIZES = (64 << 10, 16 << 20, 1 << 30)
+
+
 def main():
     p = common.parser(__doc__)
     p.add_argument("--min", type=int, default=8, help="smallest message in bytes")
@@ -179,6 +187,7 @@ def main():
     args = p.parse_args()
     beat = common.Beat(args)
     torch = common.import_torch(args.threads)
+    watch = common.Stopwatch(torch, args)
     backend, _store = common.join_group(torch, args)
     dist = torch.distributed
     device = f"cuda:{torch.cuda.current_device()}" if args.device == "cuda" else "cpu"
@@ -275,6 +284,18 @@ def main():
             )
         if args.rank == 0:
             common.write_json(path, document)
+    if args.ranks > 1:
+        parts = worlds.Worlds(
+            torch, args, nodes, watch, beat, lambda rank, n, group: Sweep(torch, device, rank, n, group)
+        )
+        lacking = {entry["api"] for entry in document["missing"]}
+        apis = [(name, api) for name, api in PARTS if api not in lacking]
+        document["rows"] += parts.parts(apis, [s for s in PART_SIZES if s <= args.max], factor)
+        if args.rank == 0:
+            common.write_json(path, document)
+        size = min(args.max, (256 << 20) if args.device == "cuda" else (4 << 20))
+        document["slowed"] = watch.slowed
+        document["pairs"] = parts.pairs(size, factor)
     document.update(complete=True, ended=common.now())
     if args.rank == 0:
         common.write_json(path, document)

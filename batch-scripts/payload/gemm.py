@@ -7,6 +7,7 @@ a CPU does bf16 so slowly that it looks like a hang. Every repeat must give the 
 import time
 
 import common
+import devicefacts
 
 # Windows of time in which ranks are compared.
 WINDOWS = 10
@@ -55,6 +56,8 @@ def main():
             seconds.append(wall)
             cpu_seconds.append(cpu)
             differing += int(not torch.equal(out, first))
+        # Right after the work: why a rank may be slow.
+        facts = devicefacts.read(torch, args)
         ordered = sorted(seconds)
         flop = 2.0 * n * n * n
         document["rows"].append(
@@ -69,6 +72,7 @@ def main():
                 # Equal work on every rank, to compare them; the first window is warm-up.
                 "window_seconds": common.windows(seconds, WINDOWS + 1)[1:],
                 "window_cpu_seconds": common.windows(cpu_seconds, WINDOWS + 1)[1:],
+                "facts": facts,
             }
         )
     document.update(complete=True, ended=common.now())

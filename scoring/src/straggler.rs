@@ -7,6 +7,9 @@
 //!
 //! A collective's own time is no evidence: there the slow rank waits least.
 
+pub mod cause;
+pub mod pairs;
+
 /// The rule's numbers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rule {

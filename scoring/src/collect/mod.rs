@@ -25,6 +25,7 @@ pub mod nccl;
 pub mod network;
 mod ranks;
 mod s3;
+mod pairs;
 pub mod storage;
 mod torch;
 

@@ -6,7 +6,8 @@ use serde::Deserialize;
 
 use super::Raw;
 use crate::record::{Evidence, Provenance, Record, State};
-use crate::straggler::{self, Kind, RULE};
+use crate::straggler::cause::{self, Facts};
+use crate::straggler::{self, Kind, RULE, Rule};
 
 /// A rank that was made slower on purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -35,6 +36,18 @@ pub struct Member<'a> {
 
 /// Applies the rule to one signal.
 pub fn compare(raw: &Raw, signal: &str, members: &[Member], slowed: Option<Slowed>) -> Vec<Record> {
+    compare_by(raw, signal, members, slowed, &RULE, &[])
+}
+
+/// The same by another rule, with the clock, temperature and link of each member, read at the same time.
+pub fn compare_by(
+    raw: &Raw,
+    signal: &str,
+    members: &[Member],
+    slowed: Option<Slowed>,
+    rule: &Rule,
+    facts: &[Facts],
+) -> Vec<Record> {
     // Simulated nodes are one machine: the wall clock of a rank measures its neighbours.
     let on_cpu = members.iter().all(|member| member.gpu.is_none());
     let clock = if raw.folder.run.simulated && on_cpu { "cpu" } else { "wall" };
@@ -54,7 +67,7 @@ pub fn compare(raw: &Raw, signal: &str, members: &[Member], slowed: Option<Slowe
         }
         record
     };
-    let verdict = match straggler::examine(&times, &RULE) {
+    let verdict = match straggler::examine(&times, rule) {
         Ok(verdict) => verdict,
         Err(why) => return vec![finish(raw.missing("stragglers", "", State::Unavailable, why))],
     };
@@ -97,6 +110,17 @@ pub fn compare(raw: &Raw, signal: &str, members: &[Member], slowed: Option<Slowe
                 Some((all, bad)) if all == bad => "; every rank of the node: power, cooling or the host",
                 _ => "; other ranks of the node are not slow: this device",
             });
+            if let Some(own) = facts.get(slow.rank) {
+                let healthy = |rank: usize| verdict.slow.iter().all(|slow| slow.rank != rank);
+                let others: Vec<Facts> = facts
+                    .iter()
+                    .enumerate()
+                    .filter(|(rank, _)| healthy(*rank))
+                    .map(|(_, one)| *one)
+                    .collect();
+                detail.push_str("; ");
+                detail.push_str(&cause::likely(own, &others));
+            }
         }
         let draft = raw
             .measured("straggler", "percent", slow.excess.max(0.0) * 100.0, member.evidence.clone())
