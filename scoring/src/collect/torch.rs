@@ -7,7 +7,7 @@ use serde::Deserialize;
 use super::ranks::{self, Member, Slowed};
 use super::{Draft, Raw, RawFile, nccl};
 use crate::record::{Record, Scalar, State};
-use crate::straggler;
+use crate::straggler::{self, cause::Facts};
 
 /// Facts at the head of each payload document.
 #[derive(Debug, Deserialize)]
@@ -38,6 +38,8 @@ struct Collectives {
     planned: Vec<String>,
     rows: Vec<CollectiveRow>,
     missing: Vec<MissingCollective>,
+    #[serde(default)]
+    pairs: Option<super::pairs::Pairs>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -49,6 +51,11 @@ struct CollectiveRow {
     algbw: f64,
     busbw: f64,
     wrong: i64,
+    /// Of a part of the job; absent: all ranks and nodes of the document.
+    #[serde(default)]
+    ranks: Option<i64>,
+    #[serde(default)]
+    nodes: Option<i64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -138,7 +145,8 @@ fn from_torch(raw: &Raw, file: &RawFile, document: &Collectives, records: &mut V
         wrong.entry(&row.collective).or_insert((0, index)).0 += row.wrong;
         // The document's own arithmetic is checked: a value that does not follow from its parts is no measurement.
         let algbw = row.size as f64 / row.seconds / 1e9;
-        let busbw = factor(&row.collective, document.head.ranks as f64).map(|factor| algbw * factor);
+        let ranks = row.ranks.unwrap_or(document.head.ranks);
+        let busbw = factor(&row.collective, ranks as f64).map(|factor| algbw * factor);
         let agrees = |value: f64, again: f64| (value - again).abs() <= again.abs() * 1e-6 + 1e-15;
         let sound = row.seconds > 0.0
             && agrees(row.algbw, algbw)
@@ -166,8 +174,13 @@ fn from_torch(raw: &Raw, file: &RawFile, document: &Collectives, records: &mut V
             } else {
                 raw.measured(metric, unit, value, evidence())
             };
-            records
-                .push(finish(draft.param("size", row.size).param("api", row.api.as_str()), &row.collective));
+            let mut record =
+                finish(draft.param("size", row.size).param("api", row.api.as_str()), &row.collective);
+            record.params.insert("ranks".to_owned(), Scalar::Int(ranks));
+            if let Some(nodes) = row.nodes {
+                record.params.insert("nodes".to_owned(), Scalar::Int(nodes));
+            }
+            records.push(record);
         }
     }
     for (collective, (count, index)) in &wrong {
@@ -185,6 +198,12 @@ fn from_torch(raw: &Raw, file: &RawFile, document: &Collectives, records: &mut V
             let draft = if by_api { draft.param("api", missing.api.as_str()) } else { draft };
             records.push(finish(draft, &missing.collective));
         }
+    }
+    if let Some(pairs) = &document.pairs {
+        let finish = |draft: Draft| {
+            draft.param("tool", "torch").tool(&tool).started(&document.head.started).done()
+        };
+        records.extend(super::pairs::read(raw, file, pairs, document.head.slowed, finish));
     }
     if !document.head.complete {
         let rows = document.rows.iter().map(|row| row.api.as_str());
@@ -335,6 +354,9 @@ struct GemmRow {
     window_seconds: Vec<f64>,
     #[serde(default)]
     window_cpu_seconds: Vec<f64>,
+    /// Of the device, right after the work.
+    #[serde(default)]
+    facts: Facts,
 }
 
 #[derive(Debug, Deserialize)]
@@ -419,6 +441,7 @@ pub fn gemm(raw: &Raw) -> Vec<Record> {
     }
     // Ranks are compared at the same shape and type only.
     let mut shapes: BTreeMap<(&str, i64), Vec<Member>> = BTreeMap::new();
+    let mut facts: BTreeMap<(&str, i64), Vec<Facts>> = BTreeMap::new();
     for (index, document) in &read {
         for (position, row) in document.rows.iter().enumerate() {
             shapes.entry((dtype(&row.dtype), row.n)).or_default().push(Member {
@@ -431,11 +454,14 @@ pub fn gemm(raw: &Raw) -> Vec<Record> {
                 cpu: row.window_cpu_seconds.clone(),
                 evidence: raw.files[*index].at(format!("/rows/{position}/window_seconds")),
             });
+            facts.entry((dtype(&row.dtype), row.n)).or_default().push(row.facts);
         }
     }
     let slowed = read.iter().find_map(|(_, document)| document.head.slowed);
-    for ((dtype, _), members) in &shapes {
-        records.extend(ranks::compare(raw, &format!("gemm {dtype}"), members, slowed));
+    for (shape @ (dtype, _), members) in &shapes {
+        let facts = facts.get(shape).map_or(&[][..], Vec::as_slice);
+        let signal = format!("gemm {dtype}");
+        records.extend(ranks::compare_by(raw, &signal, members, slowed, &straggler::RULE, facts));
     }
     // Every node of the run should have one.
     for node in raw.folder.run.nodes.iter().filter(|node| !measured_nodes.contains(*node)) {
