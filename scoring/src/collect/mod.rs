@@ -16,11 +16,13 @@ use crate::run::{self, Folder, Hardware, Run};
 use crate::{Failure, audit};
 
 mod burnin;
+mod checkpoint;
 mod facts;
 mod fio;
 pub mod guards;
 mod inference;
 mod lifecycle;
+mod memory;
 pub mod nccl;
 pub mod network;
 mod ranks;
@@ -32,7 +34,7 @@ mod torch;
 /// Schema of `stages/STAGE.json`.
 pub const STAGE_SCHEMA: &str = "clustermax-stage/1";
 /// Stages of the suite, in the order it runs them.
-pub const STAGES: [&str; 12] = [
+pub const STAGES: [&str; 13] = [
     "lifecycle",
     "preflight",
     "inventory",
@@ -43,6 +45,7 @@ pub const STAGES: [&str; 12] = [
     "train",
     "inference",
     "storage",
+    "checkpoint",
     "s3",
     "burnin",
 ];
@@ -51,7 +54,7 @@ pub const STAGES: [&str; 12] = [
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
     /// Stage whose raw output is read (lifecycle, preflight, inventory, audit, network, collectives, gemm, train, inference, storage,
-    /// s3, burnin), or `init` to make a results folder
+    /// checkpoint, s3, burnin), or `init` to make a results folder
     pub stage: String,
     /// Results folder
     pub dir: PathBuf,
@@ -352,9 +355,10 @@ pub fn stage(args: &Args) -> Result<String, Failure> {
         "inventory" => facts::inventory(&raw),
         "audit" => facts::audit(&raw),
         "collectives" => [torch::collectives(&raw), guards::collectives(&raw)].concat(),
-        "gemm" => torch::gemm(&raw),
+        "gemm" => [torch::gemm(&raw), memory::read(&raw)].concat(),
         "train" => torch::train(&raw),
         "burnin" => burnin::read(&raw),
+        "checkpoint" => checkpoint::read(&raw),
         "inference" => inference::read(&raw),
         "network" => network::read(&raw),
         "s3" => s3::read(&raw),
@@ -676,3 +680,5 @@ fn without_environment(bytes: &[u8]) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_compute;

@@ -12,9 +12,9 @@ use crate::straggler::{self, cause::Facts};
 /// Facts at the head of each payload document.
 #[derive(Debug, Deserialize)]
 pub(super) struct Head {
-    torch: String,
+    pub(super) torch: String,
     pub(super) device: String,
-    ranks: i64,
+    pub(super) ranks: i64,
     pub(super) started: String,
     complete: bool,
     /// A rank was made slower on purpose, to see that it is found.

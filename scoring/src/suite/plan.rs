@@ -180,10 +180,16 @@ pub static STAGES: &[Stage] = &[
     },
     Stage {
         name: "gemm",
-        measures: "matrix products, bit for bit the same each time",
+        measures: "matrix products, memory bandwidth and copies between host and GPU, bit for bit the same each time",
         needs: "torch",
         limits: [60, 150, 600, 900, 1200],
-        success: &[("gemm", "measured on every rank"), ("stragglers", "= 0")],
+        success: &[
+            ("gemm", "measured on every rank"),
+            ("gemm_wrong", "= 0"),
+            ("memory_bandwidth", "measured on every rank"),
+            ("memory_wrong", "= 0"),
+            ("stragglers", "= 0"),
+        ],
         body: stages::gemm,
     },
     Stage {
@@ -213,6 +219,14 @@ pub static STAGES: &[Stage] = &[
             ("metadata_rate", "measured on every node"),
         ],
         body: storage::storage,
+    },
+    Stage {
+        name: "checkpoint",
+        measures: "a training checkpoint cut over all ranks, saved to the results folder and loaded back, bit for bit",
+        needs: "torch; its torch.distributed.checkpoint for the way that training takes",
+        limits: [60, 120, 1200, 1800, 1800],
+        success: &[("checkpoint_wrong", "= 0"), ("checkpoint_bandwidth", "measured for save and load")],
+        body: stages::checkpoint,
     },
     Stage {
         name: "s3",

@@ -7,6 +7,7 @@ use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::bench::{Bench, Device, Stop};
+use super::plan::Profile;
 use super::slurm;
 
 fn epoch() -> f64 {
@@ -174,10 +175,12 @@ fn perf(collective: &str) -> Option<PathBuf> {
         .find(|file| rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok() && file.is_file())
 }
 
-/// Dense matrix multiplication on every rank.
+/// Dense matrix multiplication on every rank, then its memory. Memory needs all cores of the node.
 pub fn gemm(bench: &mut Bench) -> Result<(), Stop> {
-    let seconds = bench.sizes().gemm.to_string();
-    bench.payload("gemm.py", &["--seconds".to_owned(), seconds])
+    let seconds = bench.sizes().gemm;
+    bench.payload("gemm.py", &["--seconds".to_owned(), seconds.to_string()])?;
+    let seconds = format!("{:.1}", (f64::from(seconds) / 20.0).clamp(0.2, 5.0));
+    bench.payload("memory.py", &["--threads", "0", "--seconds", &seconds].map(str::to_owned))
 }
 
 /// Data-parallel training steps of a Llama, dense and with experts.
@@ -193,6 +196,32 @@ pub fn train(bench: &mut Bench) -> Result<(), Stop> {
 pub fn inference(bench: &mut Bench) -> Result<(), Stop> {
     let seconds = (bench.sizes().gemm / 5).clamp(2, 60).to_string();
     bench.payload("inference.py", &["--seconds".to_owned(), seconds])
+}
+
+/// A checkpoint that is cut over all ranks. It lies beside `raw/`, where nothing is read as evidence.
+pub fn checkpoint(bench: &mut Bench) -> Result<(), Stop> {
+    let folder = bench.results.join("checkpoint.tmp");
+    let (megabytes, repeats, seconds) = match bench.profile {
+        Profile::Demo => ("16", "1", "10"),
+        Profile::Smoke => ("32", "2", "20"),
+        Profile::Quick => ("1000", "3", "300"),
+        Profile::Acceptance | Profile::Full => ("4000", "3", "600"),
+    };
+    let failed = |what: String| Stop::Failed(2, Some(what));
+    // A killed run may have left one.
+    if folder.exists() {
+        fs::remove_dir_all(&folder)
+            .map_err(|error| failed(format!("cannot remove {}: {error}", folder.display())))?;
+    }
+    fs::create_dir(&folder).map_err(|error| {
+        failed(format!("cannot make {}: {error}; give --results a folder you may write to", folder.display()))
+    })?;
+    let args = ["--folder", &folder.display().to_string(), "--megabytes", megabytes, "--repeats", repeats]
+        .map(str::to_owned);
+    let more = ["--seconds", seconds, "--timeout", "300"].map(str::to_owned);
+    let ended = bench.payload("checkpoint.py", &[&args[..], &more[..]].concat());
+    let _ = fs::remove_dir_all(&folder);
+    ended
 }
 
 /// PUT and GET of objects on every node at once. Credentials reach the steps by their environment.
