@@ -1,36 +1,15 @@
 """Matrix multiplication and a collective at the same time on every rank, for as long as it is told.
 
-Every product must have the same bits and every exchange the right values. One sample a second: iterations,
-time of a product, time of an iteration. Written every ten seconds, so that a run that is killed keeps what it
-saw.
+Every product must have the same bits and every exchange the right values. What each rank has found wrong is in
+part-K/rank-N.json, rewritten every ten seconds, with a trace of at most 600 points; what its devices did each second is
+in part-K/NODE.samples (samples.py). K counts the attempts: a burn-in that was interrupted goes on with the next part.
 """
 
-import shutil
 import statistics
-import subprocess
 import time
 
 import common
-
-GPU_QUERY = "index,temperature.gpu,power.draw,clocks.sm,clocks_throttle_reasons.active"
-
-
-class GpuLog:
-    """nvidia-smi's values, a line a GPU and second, in NODE.gpu.csv; nothing where it is missing."""
-
-    def __init__(self, args):
-        program = shutil.which("nvidia-smi") if args.device == "cuda" and args.local_rank == 0 else None
-        self._process = self._file = None
-        if program:
-            self._file = open(args.out / f"{common.node_name()}.gpu.csv", "w")  # noqa: SIM115
-            command = [program, f"--query-gpu={GPU_QUERY}", "--format=csv,noheader,nounits", "-l", "1"]
-            self._process = subprocess.Popen(command, stdout=self._file, stderr=subprocess.DEVNULL)
-
-    def end(self):
-        if self._process:
-            self._process.terminate()
-            self._process.wait()
-            self._file.close()
+import samples
 
 
 def exchange_of(torch, x, y):
@@ -45,11 +24,19 @@ def exchange_of(torch, x, y):
     return "alltoall", lambda: dist.all_to_all_single(y, x, async_op=True), y, 1
 
 
+def local_ranks(torch, args):
+    """How many ranks share this node."""
+    nodes = [None] * args.ranks
+    torch.distributed.all_gather_object(nodes, common.node_name())
+    return nodes.count(common.node_name())
+
+
 def main():
     p = common.parser(__doc__)
     p.add_argument("--size", type=int, default=0, help="n (default 512 on a CPU, 8192 on a GPU)")
     p.add_argument("--bytes", type=int, default=0, help="message (default 1 MiB on a CPU, 64 MiB on a GPU)")
     p.add_argument("--seconds", type=float, default=120.0)
+    p.add_argument("--part", type=int, default=1, help="number of this attempt")
     args = p.parse_args()
     beat = common.Beat(args)
     torch = common.import_torch(args.threads)
@@ -68,12 +55,24 @@ def main():
     x = torch.ones(elements, device=device)
     y = torch.zeros(elements, device=device)
     name, exchange, result, value = exchange_of(torch, x, y)
+    ranks_here = local_ranks(torch, args)
     document = common.header(torch, args, backend)
     document.update(payload="burnin", rank=args.rank, local_rank=args.local_rank, collective=name)
     document.update(dtype=str(dtype).split(".")[-1], n=n, bytes=elements * 4, planned_seconds=args.seconds)
-    document.update(slowed=watch.slowed, wrong=0, differing=0, samples=[])
-    path = args.out / f"rank-{args.rank}.json"
-    gpu_log = GpuLog(args)
+    trace = samples.Trace()
+    document.update(slowed=watch.slowed, wrong=0, differing=0, seconds=0.0, samples=trace.rows)
+    folder = args.out / f"part-{args.part}"
+    folder.mkdir(exist_ok=True)
+    path = folder / f"rank-{args.rank}.json"
+    common.write_json(path, document)
+    log = None
+    if args.local_rank == 0:
+        head = {key: document[key] for key in ("node", "started", "dtype", "n", "collective", "device")}
+        # This rank's number is the first of the node; the others follow it.
+        head.update(part=args.part, first_rank=args.rank, ranks=ranks_here)
+        log = samples.NodeLog(folder / f"{common.node_name()}.samples", head, ranks_here, cuda)
+    sender = samples.Sender(common.node_name())
+    torch.distributed.barrier()
     stop = torch.zeros(1, device=device)
     begin = last = written = time.monotonic()
     products, cpu_products, iterations = [], [], []
@@ -93,9 +92,10 @@ def main():
         document["differing"] += int(not torch.equal(out, first))
         now = time.monotonic()
         if now - last >= 1.0:
-            median = statistics.median
-            sample = [now - begin, len(products), median(products), median(cpu_products), median(iterations)]
-            document["samples"].append([round(v, 6) for v in sample])
+            medians = (statistics.median(times) * 1e6 for times in (products, cpu_products, iterations))
+            medians = [round(value) for value in medians]
+            sender.send(args.local_rank, [len(products), *medians])
+            trace.add([round(now - begin, 3), len(products), *(value / 1e6 for value in medians)])
             products, cpu_products, iterations, last = [], [], [], now
         document["seconds"] = now - begin
         if now - written >= 10.0:
@@ -106,7 +106,8 @@ def main():
         torch.distributed.all_reduce(stop)
         if float(stop) > 0:
             break
-    gpu_log.end()
+    if log:
+        log.end()
     document.update(complete=True, ended=common.now())
     common.write_json(path, document)
     torch.distributed.barrier()

@@ -1,11 +1,62 @@
-//! Stage `burnin`: one file a rank, a sample a second.
+//! Stage `burnin`: `parts.json` lists the attempts; of each, `part-K/rank-N.json` is what a rank found wrong, with a trace of
+//! at most 600 points, and `part-K/NODE.samples` a line a second of what the node's devices did (`samples`).
 
-use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
 
 use super::ranks::{self, Member, Slowed};
-use super::{Draft, Raw};
+use super::samples::{self, Device, Samples};
+use super::{Draft, Raw, RawFile};
 use crate::record::{Provenance, Record, State};
 use crate::straggler;
+
+/// The list of attempts, below `raw/burnin/`.
+pub const PARTS: &str = "parts.json";
+
+/// One attempt.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Part {
+    /// Its number, from 1; its folder is `part-NUMBER`.
+    pub part: u32,
+    /// Nodes that it ran on.
+    pub nodes: Vec<String>,
+    /// How long all of them worked.
+    pub seconds: f64,
+    /// How it ended; none while it runs.
+    pub ended: Option<String>,
+    /// A node or rank failed, which counts against the cluster; an interruption does not.
+    pub failure: bool,
+}
+
+/// How long all nodes of a part worked, by their own files; 0 of none.
+#[must_use]
+pub fn seconds_of(folder: &Path) -> f64 {
+    let of = |end: &str| -> Vec<String> {
+        let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        let files = files.filter(|path| path.to_string_lossy().ends_with(end));
+        files.filter_map(|path| Some(String::from_utf8_lossy(&fs::read(path).ok()?).into_owned())).collect()
+    };
+    let least = of(".samples").iter().map(|text| last_second(text)).min();
+    // A node that could not write its samples still has what its ranks wrote.
+    let ranks = of(".json").into_iter().filter_map(|text| {
+        let document: serde_json::Value = serde_json::from_str(&text).ok()?;
+        document["seconds"].as_f64()
+    });
+    match least {
+        Some(least) => f64::from(least),
+        None => ranks.reduce(f64::min).unwrap_or(0.0),
+    }
+}
+
+/// Second of the last whole line of samples.
+fn last_second(text: &str) -> u32 {
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    let mut lines = whole.lines().rev();
+    lines.find_map(|line| line.split_once(' ')?.0.parse().ok()).unwrap_or(0)
+}
 
 #[derive(Debug, Deserialize)]
 struct Burnin {
@@ -24,8 +75,8 @@ struct Burnin {
     wrong: i64,
     differing: i64,
     slowed: Option<Slowed>,
-    /// Seconds since the start, iterations, and medians of one second: wall and CPU seconds of a product, wall seconds
-    /// of an iteration.
+    /// Seconds since the start, iterations, and medians of a second or more: wall and CPU seconds of a product, wall
+    /// seconds of an iteration.
     samples: Vec<[f64; 5]>,
 }
 
@@ -38,112 +89,456 @@ impl Burnin {
     fn gpu(&self) -> Option<u32> {
         if self.device == "cuda" { u32::try_from(self.local_rank).ok() } else { None }
     }
+
+    /// The device, in whatever part it took.
+    fn place(&self) -> (String, i64) {
+        (self.node.clone(), self.local_rank)
+    }
 }
 
-/// Reads `raw/burnin/rank-N.json`.
-pub fn read(raw: &Raw) -> Vec<Record> {
+type Read<'a> = (u32, &'a RawFile, Burnin);
+
+/// `part-K/NAME`: K and NAME; what lies outside of a part's folder is of part 1.
+fn in_part(name: &str) -> (u32, &str) {
+    let part = name.strip_prefix("part-").and_then(|rest| rest.split_once('/'));
+    part.and_then(|(number, name)| Some((number.parse().ok()?, name))).unwrap_or((1, name))
+}
+
+/// Reads `raw/burnin/`.
+pub(super) fn read(raw: &Raw) -> Vec<Record> {
     let mut records = Vec::new();
-    let mut read: Vec<(usize, Burnin)> = Vec::new();
-    for (index, file) in raw.files.iter().enumerate() {
-        if !(file.name.starts_with("rank-") && file.name.ends_with(".json")) {
+    let mut read: Vec<Read> = Vec::new();
+    for file in &raw.files {
+        let (part, name) = in_part(&file.name);
+        if !(name.starts_with("rank-") && name.ends_with(".json")) {
             continue;
         }
         match file.json::<Burnin>() {
-            Ok(document) => read.push((index, document)),
-            Err(why) => records.push(raw.missing("burnin_wrong", "", State::Unknown, why).done()),
-        }
-    }
-    for (index, document) in &read {
-        let file = &raw.files[*index];
-        let finish = |draft: Draft| {
-            let draft = draft
-                .on(&document.node)
-                .param("rank", document.rank)
-                .param("dtype", document.dtype.as_str())
-                .tool(&format!("torch {}", document.torch))
-                .started(&document.started)
-                .seconds(document.seconds);
-            let mut record = match document.gpu() {
-                Some(gpu) => draft.gpu(gpu).done(),
-                None => draft.done(),
-            };
-            if document.slowed.is_some() {
-                record.provenance = Provenance::Synthetic;
+            Ok(document) => read.push((part, file, document)),
+            Err(why) => {
+                records.push(raw.missing("burnin_wrong", "", State::Unknown, why).param("file", name).done());
             }
-            record
-        };
-        let length = raw.measured("burnin_seconds", "s", document.seconds, file.at("/seconds"));
-        records.push(finish(length));
-        let wrong = document.wrong.saturating_add(document.differing);
-        let detail = format!(
-            "{} wrong values of {}, {} differing products",
-            document.wrong, document.collective, document.differing
-        );
-        records
-            .push(finish(raw.measured("burnin_wrong", "", wrong as f64, file.at("/wrong")).detail(detail)));
-        let times = straggler::windows(&document.column(2), usize::MAX);
-        let (Some(slowest), true) = (times.iter().copied().reduce(f64::max), times.len() >= 10) else {
-            let why = format!("{} seconds of samples, 10 are needed", times.len());
-            records.push(finish(raw.missing("burnin_gemm", "TFLOP/s", State::Unknown, why)));
-            continue;
-        };
-        let flop = 2.0 * (document.n as f64).powi(3);
-        let tenths = straggler::windows(&times, 10);
-        let median = straggler::windows(&times, 1);
-        for (stat, seconds) in [("median", median[0]), ("slowest_second", slowest)] {
-            let draft = raw.measured("burnin_gemm", "TFLOP/s", flop / seconds / 1e12, file.at("/samples"));
-            records.push(finish(draft.param("stat", stat)));
         }
-        let drop = (1.0 - tenths[0] / tenths[9]) * 100.0;
-        let detail = "speed of the last tenth of the time below that of the first; negative: faster";
-        records
-            .push(finish(raw.measured("burnin_drop", "percent", drop, file.at("/samples")).detail(detail)));
     }
+    read.sort_by_key(|(part, _, document)| (*part, document.rank));
+    let nodes = node_samples(raw);
+    let mut of_device: BTreeMap<(String, i64), Vec<&Read>> = BTreeMap::new();
+    for one in &read {
+        of_device.entry(one.2.place()).or_default().push(one);
+    }
+    for parts in of_device.values() {
+        rank_records(raw, parts, &nodes, &mut records);
+    }
+    // Ranks change places between parts: they are compared within the longest one.
+    let longest = longest(&read);
     let members: Vec<Member> = read
         .iter()
-        .map(|(index, document)| Member {
+        .filter(|(part, ..)| Some(*part) == longest)
+        .map(|(_, file, document)| Member {
             rank: document.rank,
             node: &document.node,
             gpu: document.gpu(),
             wall: straggler::windows(&document.column(2), straggler::RULE.windows),
             cpu: straggler::windows(&document.column(3), straggler::RULE.windows),
-            evidence: raw.files[*index].at("/samples"),
+            evidence: file.at("/samples"),
         })
         .collect();
-    let slowed = read.iter().find_map(|(_, document)| document.slowed);
+    let slowed = read.iter().find_map(|(.., document)| document.slowed);
     records.extend(ranks::compare(raw, "burn-in gemm", &members, slowed));
+    for (node, (file, found)) in &nodes {
+        node_records(raw, node, file, found, &mut records);
+    }
+    records.extend(interruptions(raw));
     records.push(bound(raw, &read));
-    for node in raw.folder.run.nodes.iter().filter(|node| !read.iter().any(|(_, d)| d.node == **node)) {
+    for node in raw.folder.run.nodes.iter().filter(|node| !read.iter().any(|(.., d)| d.node == **node)) {
         records.push(raw.absent("burnin_wrong", "").on(node).done());
         records.push(raw.absent("burnin_seconds", "s").on(node).done());
     }
     records
 }
 
-/// What a clean burn-in proves: at most 3 failures in the node-days that it saw, at 95 % confidence.
-fn bound(raw: &Raw, read: &[(usize, Burnin)]) -> Record {
+fn longest(read: &[Read]) -> Option<u32> {
+    read.iter().max_by(|a, b| a.2.seconds.total_cmp(&b.2.seconds).then(b.0.cmp(&a.0))).map(|(part, ..)| *part)
+}
+
+/// Each node's samples over all parts.
+fn node_samples(raw: &Raw) -> BTreeMap<String, (&RawFile, Samples)> {
+    let mut files: Vec<(u32, &str, &RawFile)> = raw
+        .files
+        .iter()
+        .filter_map(|file| {
+            let (part, name) = in_part(&file.name);
+            Some((part, name.strip_suffix(".samples")?, file))
+        })
+        .collect();
+    files.sort_by_key(|(part, node, _)| (*part, *node));
+    let mut nodes: BTreeMap<String, (&RawFile, Samples)> = BTreeMap::new();
+    for (_, node, file) in files {
+        let found = samples::read(&file.text);
+        match nodes.get_mut(node) {
+            None => {
+                nodes.insert(node.to_owned(), (file, found));
+            }
+            Some((_, before)) => {
+                for (at, device) in found.devices.into_iter().enumerate() {
+                    match before.devices.get_mut(at) {
+                        Some(mine) => mine.join(device),
+                        None => before.devices.push(device),
+                    }
+                }
+                before.kernel.extend(found.kernel.into_iter().map(|(at, text)| (before.seconds + at, text)));
+                for (name, (first, last)) in found.counters {
+                    let mine = before.counters.entry(name).or_insert((0, 0));
+                    mine.1 += last - first;
+                }
+                before.seconds += found.seconds;
+            }
+        }
+    }
+    nodes
+}
+
+/// Records of one device over all parts that it took.
+fn rank_records(
+    raw: &Raw,
+    parts: &[&Read],
+    nodes: &BTreeMap<String, (&RawFile, Samples)>,
+    records: &mut Vec<Record>,
+) {
+    let Some((_, file, document)) = parts.iter().max_by(|a, b| a.2.seconds.total_cmp(&b.2.seconds)) else {
+        return;
+    };
+    let total: f64 = parts.iter().map(|(.., document)| document.seconds).sum();
+    let finish = |draft: Draft| {
+        let draft = draft
+            .on(&document.node)
+            .param("rank", document.rank)
+            .param("dtype", document.dtype.as_str())
+            .tool(&format!("torch {}", document.torch))
+            .started(&document.started)
+            .seconds(total);
+        let mut record = match document.gpu() {
+            Some(gpu) => draft.gpu(gpu).done(),
+            None => draft.done(),
+        };
+        if document.slowed.is_some() {
+            record.provenance = Provenance::Synthetic;
+        }
+        record
+    };
+    let mut length = raw.measured("burnin_seconds", "s", total, file.at("/seconds"));
+    if parts.len() > 1 {
+        length.0.provenance = Provenance::Inferred;
+        length = length.detail(format!("in {} parts", parts.len()));
+    }
+    records.push(finish(length));
+    // The evidence is a part in which something was wrong, where there is one.
+    let bad = parts.iter().find(|(.., document)| document.wrong > 0 || document.differing > 0);
+    let (wrong, differing) = parts.iter().fold((0i64, 0i64), |(wrong, differing), (.., document)| {
+        (wrong.saturating_add(document.wrong), differing.saturating_add(document.differing))
+    });
+    let detail = format!("{wrong} wrong values of {}, {differing} differing products", document.collective);
+    let evidence = bad.map_or(*file, |(_, file, _)| *file).at("/wrong");
+    let sum = wrong.saturating_add(differing);
+    records.push(finish(raw.measured("burnin_wrong", "", sum as f64, evidence).detail(detail)));
+    let times = straggler::windows(&document.column(2), usize::MAX);
+    if times.len() < 10 {
+        let why = format!("{} seconds of samples, 10 are needed", times.len());
+        records.push(finish(raw.missing("burnin_gemm", "TFLOP/s", State::Unknown, why)));
+        return;
+    }
+    let flop = 2.0 * (document.n as f64).powi(3);
+    let tenths = straggler::windows(&times, 10);
+    let median = straggler::windows(&times, 1);
+    // A second's own value is in the node's samples; the trace joins seconds of a long run.
+    let device = nodes.get(&document.node).and_then(|(file, found)| {
+        Some((*file, found.devices.get(usize::try_from(document.local_rank).ok()?)?))
+    });
+    let slowest = device.and_then(|(file, device)| {
+        let known = samples::sorted(device.product.get(2..)?);
+        Some((file.evidence.clone(), f64::from(*known.last()?) * 1e-6))
+    });
+    let slowest = slowest.or_else(|| {
+        let most = times.iter().copied().reduce(f64::max)?;
+        Some((file.at("/samples"), most))
+    });
+    let speed = |stat: &str, seconds: f64, evidence| {
+        finish(raw.measured("burnin_gemm", "TFLOP/s", flop / seconds / 1e12, evidence).param("stat", stat))
+    };
+    records.push(speed("median", median[0], file.at("/samples")));
+    if let Some((evidence, seconds)) = slowest {
+        records.push(speed("slowest_second", seconds, evidence));
+    }
+    let drop = (1.0 - tenths[0] / tenths[9]) * 100.0;
+    let detail = "speed of the last tenth of the time below that of the first; negative: faster";
+    records.push(finish(raw.measured("burnin_drop", "percent", drop, file.at("/samples")).detail(detail)));
+    if let Some((file, device)) = device {
+        device_records(raw, file, device, &finish, records);
+    }
+}
+
+/// NVML's reasons in words, those of the clocks that somebody set left out.
+const REASONS: [(u64, &str); 6] = [
+    (0x4, "power cap"),
+    (0x8, "hardware slowdown"),
+    (0x10, "sync boost"),
+    (0x20, "thermal slowdown by the driver"),
+    (0x40, "thermal slowdown by hardware"),
+    (0x80, "power brake"),
+];
+
+/// Heat, power, clocks, throttling and latency of one device.
+fn device_records(
+    raw: &Raw,
+    file: &RawFile,
+    device: &Device,
+    finish: &impl Fn(Draft) -> Record,
+    records: &mut Vec<Record>,
+) {
+    for (field, metric, unit, stats) in [
+        (0, "burnin_temperature", "C", [("median", 50), ("max", 100)]),
+        (1, "burnin_power", "W", [("median", 50), ("max", 100)]),
+        (2, "burnin_clock", "MHz", [("median", 50), ("min", 0)]),
+    ] {
+        let known = samples::sorted(&device.hardware[field]);
+        // What no sensor tells is told once.
+        let Some(_) = known.first() else {
+            let why = "the device does not tell it to this user";
+            records.push(finish(raw.missing(metric, unit, State::Unavailable, why)));
+            continue;
+        };
+        for (stat, percent) in stats {
+            let Some(value) = samples::quantile(&known, percent) else { continue };
+            let draft = raw.measured(metric, unit, value, file.evidence.clone());
+            records.push(finish(draft.param("stat", stat)));
+        }
+    }
+    let (metric, unit) = ("burnin_throttled", "percent");
+    records.push(finish(if device.told == 0 {
+        raw.missing(metric, unit, State::Unavailable, "the device does not tell whether it throttles")
+    } else {
+        let share = device.throttled as f64 / device.told as f64 * 100.0;
+        let words: Vec<&str> =
+            REASONS.iter().filter(|(bit, _)| device.reasons & bit != 0).map(|(_, word)| *word).collect();
+        let words = if words.is_empty() { "no reason".to_owned() } else { words.join(", ") };
+        raw.measured(metric, unit, share, file.evidence.clone())
+            .detail(format!("{} of {} seconds: {words}", device.throttled, device.told))
+    }));
+    let known = samples::sorted(&device.exchange);
+    for percent in [50, 99] {
+        if let Some(micros) = samples::quantile(&known, percent) {
+            let draft = raw.measured("burnin_latency", "ms", micros / 1e3, file.evidence.clone());
+            records.push(finish(draft.param("percentile", percent as i64)));
+        }
+    }
+}
+
+/// Links and kernel of one node.
+fn node_records(raw: &Raw, node: &str, file: &RawFile, found: &Samples, records: &mut Vec<Record>) {
+    let grown: u64 = found.counters.values().map(|(first, last)| last - first).sum();
+    let names: Vec<String> = found
+        .counters
+        .iter()
+        .map(|(name, (first, last))| format!("{name} +{}", last - first))
+        .take(10)
+        .collect();
+    let detail = if names.is_empty() { "no counter grew".to_owned() } else { names.join(", ") };
+    let draft = raw.measured("burnin_link_errors", "", grown as f64, file.evidence.clone());
+    records.push(draft.detail(detail).on(node).done());
+    let (metric, unit) = ("burnin_kernel_lines", "");
+    let draft = match &found.head {
+        Some(head) if head.kernel == "read" => {
+            let first = found.kernel.first().map(|(at, text)| format!("first after {at} s: {text}"));
+            raw.measured(metric, unit, found.kernel.len() as f64, file.evidence.clone())
+                .detail(first.unwrap_or_else(|| "none of hardware".to_owned()))
+        }
+        Some(head) => raw.missing(metric, unit, State::Unavailable, head.kernel.as_str()),
+        None => raw.missing(metric, unit, State::Unknown, "the file has no first line"),
+    };
+    records.push(draft.on(node).done());
+}
+
+fn parts(raw: &Raw) -> Option<(&RawFile, Vec<Part>)> {
+    let file = raw.file(PARTS)?;
+    Some((file, file.json().ok()?))
+}
+
+fn interruptions(raw: &Raw) -> Vec<Record> {
+    let Some((file, parts)) = parts(raw) else { return Vec::new() };
+    let ended: Vec<String> = parts
+        .iter()
+        .filter(|part| part.ended.as_deref() != Some("complete"))
+        .map(|part| {
+            let how = part.ended.as_deref().unwrap_or("it was running when this was read");
+            format!("part {} after {:.0} s: {how}", part.part, part.seconds)
+        })
+        .collect();
+    let detail = if ended.is_empty() { "one part, to its end".to_owned() } else { ended.join("; ") };
+    vec![
+        raw.measured("burnin_interruptions", "", ended.len() as f64, file.evidence.clone())
+            .detail(detail)
+            .done(),
+    ]
+}
+
+/// Largest mean number of failures for which so few, or fewer, still come with 5 % probability (Poisson): 3.0 for none.
+fn upper(failures: u32) -> f64 {
+    let (mut low, mut high) = (0.0, f64::from(failures) * 3.0 + 10.0);
+    for _ in 0..60 {
+        let mean = f64::midpoint(low, high);
+        let (mut term, mut sum) = ((-mean).exp(), 0.0);
+        for count in 0..=failures {
+            sum += term;
+            term *= mean / f64::from(count + 1);
+        }
+        if sum > 0.05 { low = mean } else { high = mean }
+    }
+    low
+}
+
+/// What a burn-in proves: an upper bound of the failure rate at 95 % confidence, from the node-days that it saw and the failures
+/// in them.
+fn bound(raw: &Raw, read: &[Read]) -> Record {
     let (metric, unit) = ("failure_rate_bound", "1/1000 node-days");
-    let whole = read.first().is_some_and(|(_, first)| read.len() == first.ranks)
-        && read.iter().all(|(_, document)| document.complete);
-    let clean = read.iter().all(|(_, document)| document.wrong == 0 && document.differing == 0);
-    let Some((index, shortest)) = read.iter().min_by(|a, b| a.1.seconds.total_cmp(&b.1.seconds)) else {
+    let clean = read.iter().all(|(.., document)| document.wrong == 0 && document.differing == 0);
+    let Some(last) = read.iter().map(|(part, ..)| *part).max() else {
         return raw.absent(metric, unit).done();
     };
+    let of_last: Vec<&Read> = read.iter().filter(|(part, ..)| *part == last).collect();
+    let whole = of_last.first().is_some_and(|(.., first)| of_last.len() == first.ranks)
+        && of_last.iter().all(|(.., document)| document.complete);
     if !whole || !clean {
         let why =
             if clean { "not every rank came to its end" } else { "values were wrong: there was a failure" };
         return raw.missing(metric, unit, State::Unknown, why).done();
     }
-    let nodes = raw.folder.run.nodes.len();
-    let node_days = nodes as f64 * shortest.seconds / 86_400.0;
+    let mut node_seconds = 0.0;
+    let (mut most, mut seconds) = (0, 0.0);
+    let mut numbers: Vec<u32> = read.iter().map(|(part, ..)| *part).collect();
+    numbers.dedup();
+    for number in numbers {
+        let of_part = || read.iter().filter(|(part, ..)| *part == number);
+        let nodes: std::collections::BTreeSet<&str> =
+            of_part().map(|(.., document)| document.node.as_str()).collect();
+        let shortest = of_part().map(|(.., document)| document.seconds).fold(f64::INFINITY, f64::min);
+        node_seconds += nodes.len() as f64 * shortest;
+        most = most.max(nodes.len());
+        seconds += shortest;
+    }
+    let listed = parts(raw).map(|(_, parts)| parts).unwrap_or_default();
+    let failures =
+        u32::try_from(listed.iter().filter(|part| part.failure).count()).unwrap_or(u32::MAX).min(1000);
+    // 3 / node-days is what everybody quotes; exactly 2.996.
+    let mean = if failures == 0 { 3.0 } else { upper(failures) };
+    let evidence = of_last[0].1.at("/seconds");
+    let what = match failures {
+        0 => "no failure".to_owned(),
+        1 => "one failure".to_owned(),
+        many => format!("{many} failures"),
+    };
     let mut record = raw
-        .measured(metric, unit, 3.0 / node_days * 1000.0, raw.files[*index].at("/seconds"))
+        .measured(metric, unit, mean / (node_seconds / 86_400.0) * 1000.0, evidence)
         .detail(format!(
-            "no failure on {nodes} nodes in {:.0} s: the true rate is below this with 95 % confidence (healthy fleets: 2 to 7). \
-             A burn-in finds defects; this one is far too short to show reliability",
-            shortest.seconds
+            "{what} on {most} nodes in {seconds:.0} s: the true rate is below this with 95 % confidence (healthy fleets: 2 to 7). \
+             A burn-in finds defects; this one is far too short to show reliability"
         ))
         .done();
     record.provenance = Provenance::Inferred;
     record
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::StageState;
+    use super::super::tests::{collected, find};
+    use super::*;
+
+    #[test]
+    fn the_bound_of_some_failures_is_poissons() {
+        for (failures, expected) in [(0, 2.996), (1, 4.744), (2, 6.296), (5, 10.513)] {
+            assert!((upper(failures) - expected).abs() < 0.001, "{failures}: {}", upper(failures));
+        }
+    }
+
+    fn rank(node: &str, rank: u32, seconds: u32, wrong: u32, complete: bool, ranks: u32) -> String {
+        let samples: Vec<String> = (1..=seconds).map(|s| format!("[{s}.0,100,0.004,0.004,0.006]")).collect();
+        format!(
+            r#"{{"torch":"2.6","device":"cuda","ranks":{ranks},"started":"2026-11-30T20:00:01Z","complete":{complete},"node":"{node}",
+            "rank":{rank},"local_rank":0,"collective":"alltoall","dtype":"bfloat16","n":1000,"seconds":{seconds}.0,"wrong":{wrong},
+            "differing":0,"slowed":null,"samples":[{}]}}"#,
+            samples.join(",")
+        )
+    }
+
+    fn file(seconds: u32, hot: u32) -> String {
+        let mut text = "{\"schema\":\"clustermax-samples/1\",\"kernel\":\"read\"}\n".to_owned();
+        text.push_str("0 50,600,1700,2600,0,5,4000,4000,6000\n+0 mlx5_0/1/symbol_error 7\n");
+        for second in 1..=seconds {
+            let product = if second == 30 { 8000 } else { 4000 };
+            let throttle = if second > seconds - 10 { "8" } else { "0" };
+            text.push_str(&format!("{second} {hot},,,,{throttle},,{product}\n"));
+        }
+        text
+    }
+
+    /// n2 is lost in the first part, and the second goes on with n1 alone.
+    #[test]
+    fn parts_of_an_interrupted_burn_in_are_one_burn_in() {
+        let list = r#"[{"part":1,"nodes":["n1","n2"],"seconds":60.0,"ended":"node n2 was lost","failure":true},
+            {"part":2,"nodes":["n1"],"seconds":40.0,"ended":"complete","failure":false}]"#;
+        let (one, two, three) =
+            (rank("n1", 0, 60, 0, false, 2), rank("n2", 1, 60, 0, false, 2), rank("n1", 0, 40, 0, true, 1));
+        let (first, other, second) = (file(60, 70), file(60, 65), file(40, 80));
+        let first =
+            format!("{first}+50 mlx5_0/1/symbol_error 9\n!51 NVRM: Xid (PCI:0000:18:00): 94\n52 torn");
+        let files = [
+            (PARTS, list),
+            ("part-1/rank-0.json", one.as_str()),
+            ("part-1/rank-1.json", &two),
+            ("part-2/rank-0.json", &three),
+            ("part-1/n1.samples", &first),
+            ("part-1/n2.samples", &other),
+            ("part-2/n1.samples", &second),
+        ];
+        let (_dir, records) = collected("burnin", StageState::Done, &files);
+        let of = |metric: &str, node: &str, more: &[(&str, &str)]| {
+            find(&records, metric, &[&[("node", node)][..], more].concat()).clone()
+        };
+        assert_eq!(of("burnin_seconds", "n1", &[]).value, Some(100.0));
+        assert_eq!(of("burnin_seconds", "n2", &[]).value, Some(60.0));
+        assert_eq!(of("burnin_temperature", "n1", &[("stat", "max")]).value, Some(80.0));
+        assert_eq!(of("burnin_temperature", "n1", &[("stat", "median")]).value, Some(70.0));
+        assert_eq!(of("burnin_power", "n2", &[("stat", "max")]).value, Some(600.0));
+        let throttled = of("burnin_throttled", "n1", &[]);
+        assert!((throttled.value.unwrap() - 20.0 / 102.0 * 100.0).abs() < 1e-6, "{throttled:?}");
+        assert!(throttled.detail.unwrap().contains("hardware slowdown"));
+        assert_eq!(of("burnin_latency", "n1", &[("percentile", "99")]).value, Some(6.0));
+        // 2 * 1000^3 in 4 ms and, in the slowest second, in 8 ms.
+        assert_eq!(of("burnin_gemm", "n1", &[("stat", "median")]).value, Some(0.5));
+        assert_eq!(of("burnin_gemm", "n1", &[("stat", "slowest_second")]).value, Some(0.25));
+        let links = of("burnin_link_errors", "n1", &[]);
+        assert_eq!((links.value, links.detail.as_deref()), (Some(2.0), Some("mlx5_0/1/symbol_error +2")));
+        let kernel = of("burnin_kernel_lines", "n1", &[]);
+        assert!(kernel.value == Some(1.0) && kernel.detail.unwrap().contains("Xid"));
+        let cut = find(&records, "burnin_interruptions", &[]);
+        assert!(cut.value == Some(1.0) && cut.detail.as_deref().unwrap().contains("node n2 was lost"));
+        // 160 node-seconds with one failure.
+        let bound = find(&records, "failure_rate_bound", &[]);
+        let expected = 4.744 / (160.0 / 86_400.0) * 1000.0;
+        assert!((bound.value.unwrap() / expected - 1.0).abs() < 1e-3, "{bound:?}");
+        assert!(bound.detail.as_deref().unwrap().starts_with("one failure on 2 nodes in 100 s"), "{bound:?}");
+    }
+
+    #[test]
+    fn what_a_device_does_not_tell_is_unavailable() {
+        let text = "{\"schema\":\"clustermax-samples/1\",\"kernel\":\"unavailable: Permission denied\"}\n0 -,-,-,-,-,1,4000,4000,6000\n1 \n";
+        let one = rank("n1", 0, 60, 0, true, 1);
+        let files = [("part-1/rank-0.json", one.as_str()), ("part-1/n1.samples", text)];
+        let (_dir, records) = collected("burnin", StageState::Done, &files);
+        for metric in
+            ["burnin_temperature", "burnin_power", "burnin_clock", "burnin_throttled", "burnin_kernel_lines"]
+        {
+            assert_eq!(find(&records, metric, &[("node", "n1")]).state, State::Unavailable, "{metric}");
+        }
+    }
 }

@@ -15,7 +15,7 @@ use crate::record::{self, Evidence, Provenance, Record, Scalar, State, Subject};
 use crate::run::{self, Folder, Hardware, Run};
 use crate::{Failure, audit};
 
-mod burnin;
+pub mod burnin;
 mod checkpoint;
 mod facts;
 mod fio;
@@ -28,6 +28,7 @@ pub mod network;
 mod ranks;
 mod s3;
 mod pairs;
+mod samples;
 pub mod storage;
 mod torch;
 

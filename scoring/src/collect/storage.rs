@@ -142,15 +142,18 @@ fn total(
     evidence.map(|evidence| (evidence, [bandwidth, latency])).ok_or_else(|| "no node measured it".to_owned())
 }
 
-/// Windows of fio's bandwidth log (milliseconds, KiB/s, ...) as MB/s; a torn last line is left out.
-fn windows(text: &str) -> Vec<f64> {
+/// Lasting load below this says nothing of minutes.
+const MINUTES_MS: f64 = 110_000.0;
+
+/// Windows of fio's bandwidth log (milliseconds of their end, KiB/s, ...) as MB/s; a torn last line is left out.
+fn windows(text: &str) -> Vec<(f64, f64)> {
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     whole
         .lines()
         .filter_map(|line| {
             let mut words = line.split(',').map(str::trim);
-            let _: f64 = words.next()?.parse().ok()?;
-            Some(words.next()?.parse::<f64>().ok()? * 1024.0 / 1e6)
+            let end: f64 = words.next()?.parse().ok()?;
+            Some((end, words.next()?.parse::<f64>().ok()? * 1024.0 / 1e6))
         })
         .collect()
 }
@@ -177,12 +180,16 @@ fn endurance(raw: &Raw, left: &[Left]) -> Vec<Record> {
                 )
             };
             let file = raw.file(&format!("endurance-{op}.{node}.log"));
+            let mut length = "seconds";
             let draft = match (why, file.map(|file| (file, windows(&file.text)))) {
                 (Some(why), _) => raw.missing(metric, unit, State::Unknown, why),
                 (None, None) => raw.absent(metric, unit),
                 (None, Some((file, windows))) => match (&windows[..], windows.len() >= 3) {
-                    ([first, .., last], true) if *first > 0.0 => {
-                        let lowest = windows.iter().copied().fold(f64::INFINITY, f64::min);
+                    ([(_, first), .., (end, last)], true) if *first > 0.0 => {
+                        if *end >= MINUTES_MS {
+                            length = "minutes";
+                        }
+                        let lowest = windows.iter().map(|(_, speed)| *speed).fold(f64::INFINITY, f64::min);
                         raw.measured(metric, unit, (1.0 - last / first) * 100.0, file.evidence.clone()).detail(format!(
                             "{:.0} MB/s in the first of {} windows, {last:.0} in the last, {lowest:.0} in the slowest; all nodes at once",
                             first,
@@ -192,7 +199,7 @@ fn endurance(raw: &Raw, left: &[Left]) -> Vec<Record> {
                     _ => raw.missing(metric, unit, State::Unknown, "fio's log has fewer than three windows"),
                 },
             };
-            records.push(draft.param("op", op).on(node).done());
+            records.push(draft.param("op", op).param("length", length).on(node).done());
         }
     }
     records
@@ -441,6 +448,7 @@ mod tests {
         let files = [("endurance-write.n1.log", log), ("endurance-read.n1.log", "60000, 5, 0, 1, 0, 0\n")];
         let (_dir, records) = collected("storage", StageState::Done, &files);
         let write = find(&records, "storage_endurance_loss", &[("node", "n1"), ("op", "write")]);
+        assert_eq!(write.params["length"].to_string(), "minutes");
         assert!((write.value.unwrap() - 40.0).abs() < 1e-9, "{write:?}");
         assert!(write.detail.as_ref().unwrap().contains("614 in the slowest"), "{write:?}");
         let read = find(&records, "storage_endurance_loss", &[("node", "n1"), ("op", "read")]);

@@ -210,7 +210,9 @@ fn bench_args(bench: &Bench) -> collect::Args {
 fn one_stage(bench: &mut Bench, limit: u32, failed: &mut bool) -> Result<String, Failure> {
     let raw = bench.raw();
     // What an earlier attempt left must not be taken for this one's; the interpreter's probe is of this job.
-    empty(&raw).map_err(|error| {
+    // A burn-in goes on where an earlier attempt stopped.
+    let cleared = if bench.stage.name == "burnin" { fs::create_dir_all(&raw) } else { empty(&raw) };
+    cleared.map_err(|error| {
         Failure::input(format!(
             "cannot make {}: {error}; give --results a folder you may write to",
             raw.display()

@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 use super::bench::{Bench, Stop};
-use super::{network, stages, storage};
+use super::{burnin, network, stages, storage};
 use crate::methodology::Methodology;
 
 /// How long and how thoroughly the suite measures.
@@ -238,11 +238,12 @@ pub static STAGES: &[Stage] = &[
     },
     Stage {
         name: "burnin",
-        measures: "products and a collective at the same time on all ranks, every result checked",
+        measures: "products and a collective at the same time on all ranks, every result checked; heat, power, clocks, links and \
+                   kernel lines of every second",
         needs: "torch",
         limits: [0, 240, 2400, 4200, 30000],
         success: &[("burnin_wrong", "= 0"), ("stragglers", "= 0")],
-        body: stages::burnin,
+        body: burnin::burnin,
     },
 ];
 

@@ -180,6 +180,24 @@ fn own_cpus(text: &str) -> Vec<u32> {
         .collect()
 }
 
+/// Nodes that Slurm has lost: down, failed or not responding. Empty when Slurm does not answer.
+pub fn silent(of: &[String]) -> Vec<String> {
+    let shown = output("sinfo", &["-h", "-N", "-o", "%N|%T", "-n", &of.join(",")], LIMIT).unwrap_or_default();
+    let mut lost: Vec<String> = shown
+        .lines()
+        .filter_map(|line| line.split_once('|'))
+        .filter(|(_, state)| is_lost(state))
+        .map(|(node, _)| node.to_owned())
+        .collect();
+    lost.dedup();
+    lost
+}
+
+/// A node state of sinfo's %T: `down`, `fail`, and the star of one that does not respond. A node that drains still works.
+fn is_lost(state: &str) -> bool {
+    state.starts_with("down") || state.starts_with("fail") || state.trim_end().ends_with('*')
+}
+
 /// State of a job, such as RUNNING; none when it is gone or Slurm does not answer.
 pub fn job_state(id: &str) -> Option<String> {
     let state = output("squeue", &["-h", "-j", id, "-o", "%T"], LIMIT)?;
@@ -240,6 +258,23 @@ mod tests {
         assert_eq!(output("false", &[], LIMIT), None);
         assert_eq!(output("no-such-program-here", &[], LIMIT), None);
         assert_eq!(output("echo", &["a"], LIMIT).as_deref(), Some("a\n"));
+    }
+
+    #[test]
+    fn a_node_is_lost_when_it_is_down_or_silent_and_not_when_it_drains() {
+        for (state, lost) in [
+            ("down", true),
+            ("down*", true),
+            ("fail", true),
+            ("failing", true),
+            ("allocated*", true),
+            ("draining*", true),
+            ("draining", false),
+            ("allocated", false),
+            ("mixed", false),
+        ] {
+            assert_eq!(is_lost(state), lost, "{state}");
+        }
     }
 
     #[test]

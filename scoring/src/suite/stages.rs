@@ -231,9 +231,3 @@ pub fn s3(bench: &mut Bench) -> Result<(), Stop> {
     let seconds = bench.sizes().fio.to_string();
     bench.on_every_node(&bench.clustermax.clone(), &["s3-bench", "--out", &out, "--seconds", &seconds])
 }
-
-/// Products and a collective at the same time, for as long as the profile says.
-pub fn burnin(bench: &mut Bench) -> Result<(), Stop> {
-    let seconds = bench.sizes().burnin.to_string();
-    bench.payload("burnin.py", &["--seconds".to_owned(), seconds])
-}

@@ -1,0 +1,292 @@
+"""One compact file a node: what its devices, links and kernel did in every second of a burn-in.
+
+Format `clustermax-samples/1` (docs/burnin.md). The first line is a JSON object; then, a line a second:
+
+    T v,v,v,v,v,v,v,v,v;v,...   seconds since the start, a group of FIELDS for each device; empty: as before; -: not known
+    +T NAME VALUE               a link's or GPU's error counter that has changed (at T 0: all that are not zero)
+    !T TEXT                     a line of the kernel log
+
+Lines are only appended: whatever ends the run, at most the last one is torn.
+"""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import socket
+import statistics
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+SCHEMA = "clustermax-samples/1"
+FIELDS = (
+    "temperature C",
+    "power W",
+    "clock MHz",
+    "memory clock MHz",
+    "throttle reasons (NVML bits, hex)",
+    "products",
+    "product us",
+    "product CPU us",
+    "product and exchange us",
+)
+QUERY = (
+    "index,temperature.gpu,power.draw,clocks.sm,clocks.mem,clocks_throttle_reasons.active,"
+    "ecc.errors.uncorrected.volatile.total"
+)
+IB_COUNTERS = (
+    "symbol_error",
+    "link_downed",
+    "link_error_recovery",
+    "port_rcv_errors",
+    "local_link_integrity_errors",
+    "excessive_buffer_overrun_errors",
+)
+NET_COUNTERS = ("statistics/rx_errors", "statistics/tx_errors", "statistics/rx_crc_errors", "carrier_changes")
+# Beside errors (level 3 and worse), lines of these parts of the kernel at any level.
+KERNEL = re.compile(r"NVRM|Xid|mlx5|amdgpu|EDAC|mce:|AER|nvme|hung_task|blocked for more than|Out of memory")
+KERNEL_LINES = 2000
+
+
+def address(node):
+    """Where the ranks of a node send their samples: an abstract socket, so nothing is left behind."""
+    job, step = os.environ.get("SLURM_JOB_ID", "0"), os.environ.get("SLURM_STEP_ID", "0")
+    return f"\0clustermax-burnin.{job}.{step}.{node}"
+
+
+def number(text):
+    """A value of nvidia-smi as a whole number, or None for `[N/A]` and the like."""
+    try:
+        return round(float(text))
+    except ValueError:
+        return None
+
+
+def gpu_line(line):
+    """A line of nvidia-smi: index, (temperature, power, clock, memory clock, throttle), uncorrected ECC errors."""
+    words = [word.strip() for word in line.split(",")]
+    if len(words) != 7 or number(words[0]) is None:
+        return None
+    try:
+        # Bit 0 is idle and bit 1 the application clocks: neither is a throttle.
+        throttle = format(int(words[5], 16) & ~0x3, "x")
+    except ValueError:
+        throttle = None
+    return number(words[0]), (*(number(word) for word in words[1:5]), throttle), number(words[6])
+
+
+def encode(seconds, groups, before):
+    """A line of samples; values as before are left out."""
+    text = []
+    for at, group in enumerate(groups):
+        last = before[at] if at < len(before) else ()
+        words = []
+        for index, value in enumerate(group):
+            word = "-" if value is None else str(value)
+            words.append("" if index < len(last) and last[index] == word else word)
+        text.append(",".join(words).rstrip(",") if last else ",".join(words))
+    return f"{seconds} {';'.join(text)}\n"
+
+
+def counters(sys_class=Path("/sys/class")):
+    """Files of the error counters of RDMA ports and network cards, by a short name."""
+    found = {}
+    for port in sorted(sys_class.glob("infiniband/*/ports/*")):
+        for name in IB_COUNTERS:
+            found[f"{port.parent.parent.name}/{port.name}/{name}"] = port / "counters" / name
+    for card in sorted(sys_class.glob("net/*")):
+        if (card / "device").exists():
+            for name in NET_COUNTERS:
+                found[f"{card.name}/{name.split('/')[-1]}"] = card / name
+    return {name: path for name, path in found.items() if path.exists()}
+
+
+def read_int(path):
+    try:
+        return int(Path(path).read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def amd_cards(drm=Path("/sys/class/drm")):
+    """hwmon folders of AMD GPUs, in the order of their cards."""
+    cards = []
+    for device in sorted(drm.glob("card[0-9]*/device")):
+        with contextlib.suppress(OSError):
+            if (device / "vendor").read_text().strip() == "0x1002":
+                cards.extend(sorted(device.glob("hwmon/hwmon*"))[:1])
+    return cards
+
+
+def amd_values(card):
+    scaled = []
+    for names, scale in (
+        (("temp2_input", "temp1_input"), 1000),
+        (("power1_average", "power1_input"), 1_000_000),
+        (("freq1_input",), 1_000_000),
+        (("freq2_input",), 1_000_000),
+    ):
+        value = next((v for v in (read_int(card / name) for name in names) if v is not None), None)
+        scaled.append(None if value is None else round(value / scale))
+    return (*scaled, None)
+
+
+def cpu_values():
+    """Hottest thermal zone and mean clock of the first processors; the rest nobody may read."""
+    zones = (read_int(path) for path in Path("/sys/class/thermal").glob("thermal_zone*/temp"))
+    hottest = max((value for value in zones if value), default=None)
+    files = sorted(Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_cur_freq"))[:8]
+    clocks = [value for value in map(read_int, files) if value]
+    clock = round(sum(clocks) / len(clocks) / 1000) if clocks else None
+    return (None if hottest is None else round(hottest / 1000), None, clock, None, None)
+
+
+class Trace:
+    """Rows of [seconds, products, medians ...] over any time, at most MOST of them: neighbours are joined when it is full."""
+
+    MOST = 600
+
+    def __init__(self):
+        self.rows, self._every, self._open = [], 1, []
+
+    def add(self, row):
+        self._open.append(row)
+        if len(self._open) < self._every:
+            return
+        self.rows.append(self._joined(self._open))
+        self._open = []
+        if len(self.rows) >= self.MOST:
+            self._every *= 2
+            # In place: the document holds this very list.
+            self.rows[:] = [self._joined(self.rows[i : i + 2]) for i in range(0, len(self.rows), 2)]
+
+    @staticmethod
+    def _joined(rows):
+        medians = zip(*(row[2:] for row in rows))
+        return [rows[-1][0], sum(row[1] for row in rows), *(round(statistics.median(m), 6) for m in medians)]
+
+
+class Kernel:
+    """New lines of the kernel log that tell of hardware."""
+
+    def __init__(self, path="/dev/kmsg"):
+        self._file, self.state, self._left = None, "read", KERNEL_LINES
+        try:
+            self._file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+            os.lseek(self._file, 0, os.SEEK_END)
+        except OSError as error:
+            self.state = f"unavailable: {error.strerror} (the kernel log is for root here)"
+
+    def lines(self):
+        while self._file is not None and self._left > 0:
+            try:
+                record = os.read(self._file, 8192).decode(errors="replace")
+            except BlockingIOError:
+                return
+            except OSError:  # EPIPE: lines were overwritten; the next read goes on behind them
+                continue
+            head, _, text = record.partition(";")
+            text = text.split("\n")[0]
+            level = number(head.split(",")[0])
+            if (level is not None and level & 7 <= 3) or KERNEL.search(text):
+                self._left -= 1
+                yield text
+
+
+class Sender:
+    """A rank's samples, to the first rank of its node."""
+
+    def __init__(self, node):
+        self._address = address(node)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+
+    def send(self, local_rank, values):
+        with contextlib.suppress(OSError):  # the receiver has ended, or is a moment behind
+            self._socket.sendto(json.dumps([local_rank, *values]).encode(), self._address)
+
+
+class NodeLog:
+    """Collects and writes the node's file; runs in a thread of the node's first rank."""
+
+    def __init__(self, path, head, local_ranks, cuda):
+        self._kernel = Kernel()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(address(head["node"]))
+        self._socket.setblocking(False)
+        self._ranks, self._devices, self._ecc = local_ranks, {}, {}
+        self._counters, self._amd = counters(), []
+        self._file = open(path, "w", buffering=1, encoding="utf-8")  # noqa: SIM115
+        self._smi = None
+        program = shutil.which("nvidia-smi") if cuda else None
+        if program:
+            command = [program, f"--query-gpu={QUERY}", "--format=csv,noheader,nounits", "-l", "1"]
+            self._smi = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            )
+            threading.Thread(target=self._gpus, daemon=True).start()
+        elif cuda:
+            self._amd = amd_cards()
+        self._cuda = cuda
+        head = {"schema": SCHEMA, **head, "fields": FIELDS, "kernel": self._kernel.state}
+        self._file.write(json.dumps(head) + "\n")
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def end(self):
+        self._stop.set()
+        self._thread.join(timeout=5)
+        if self._smi:
+            self._smi.terminate()
+            self._smi.wait()
+        self._file.close()
+
+    def _gpus(self):
+        for line in self._smi.stdout:
+            values = gpu_line(line)
+            if values:
+                self._devices[values[0]] = values[1]
+                if values[2] is not None:
+                    self._ecc[f"gpu{values[0]}/ecc_uncorrected"] = values[2]
+
+    def _hardware(self, local_rank):
+        if self._smi:
+            return self._devices.get(local_rank, (None,) * 5)
+        if self._cuda:
+            return amd_values(self._amd[local_rank]) if local_rank < len(self._amd) else (None,) * 5
+        return cpu_values()
+
+    def _received(self):
+        latest = {}
+        while True:
+            try:
+                local_rank, *values = json.loads(self._socket.recv(4096))
+            except (OSError, ValueError):
+                return latest
+            latest[local_rank] = values
+
+    def _run(self):
+        begin, before, seen = time.monotonic(), [], {}
+        for second in range(1 << 31):
+            if self._stop.wait(max(0.0, begin + second - time.monotonic())):
+                return
+            latest = self._received()
+            groups = [
+                (*self._hardware(rank), *latest.get(rank, (None,) * 4)) for rank in range(self._ranks)
+            ]
+            now = {name: read_int(path) for name, path in self._counters.items()}
+            now.update(self._ecc)
+            # A full or frozen disk must not end the burn-in: what cannot be written is missing in the file.
+            with contextlib.suppress(OSError, ValueError):
+                self._file.write(encode(second, groups, before))
+                for name, value in now.items():
+                    if value is not None and value != seen.get(name, 0):
+                        self._file.write(f"+{second} {name} {value}\n")
+                        seen[name] = value
+                for text in self._kernel.lines():
+                    self._file.write(f"!{second} {text}\n")
+            before = [["-" if value is None else str(value) for value in group] for group in groups]
