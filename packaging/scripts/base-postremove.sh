@@ -1,6 +1,6 @@
 #!/bin/sh
 # Slurm drains every node whose Prolog is named in slurm.conf and cannot be run. As long as slurm.conf names our
-# programs, something that lets every job through stands in their place.
+# programs, something that lets every job through stands in their place: base-preremove.sh has put it there.
 set -e
 
 dir=/usr/libexec/clustermax
@@ -15,15 +15,15 @@ named() {
             return 0
         fi
     done
-    return 1
-}
-
-stand_in() {
-    mkdir -p "$dir"
-    for name in clustermax-prolog clustermax-epilog healthcheckprogram; do
-        printf '#!/bin/sh\n# The package clustermax is removed; slurm.conf still names this file.\nexit 0\n' >"$dir/$name"
-        chmod 755 "$dir/$name"
+    # Links in a folder of prologs, and scripts of the site's that call ours.
+    for conf in /etc/slurm /etc/slurm-llnl; do
+        if [ -n "$(find "$conf" -lname '*/libexec/clustermax/*' 2>/dev/null)" ] ||
+            grep -rqs '/libexec/clustermax/clustermax-' "$conf"; then
+            echo "$conf"
+            return 0
+        fi
     done
+    return 1
 }
 
 clear_away() {
@@ -38,9 +38,8 @@ clear_away() {
 case "${1:-}" in
 remove | 0)
     if conf=$(named); then
-        stand_in
         # An included snippet goes with the package, and a missing include stops Slurm's daemons.
-        if grep -qi '^[[:space:]]*include[[:space:]].*/usr/share/clustermax/slurm/slurm.conf' "$conf"; then
+        if grep -qis '^[[:space:]]*include[[:space:]].*/usr/share/clustermax/slurm/slurm.conf' "$conf"; then
             mkdir -p /usr/share/clustermax/slurm
             echo "# The package clustermax is removed; $conf still includes this file." >/usr/share/clustermax/slurm/slurm.conf
         fi
@@ -52,7 +51,7 @@ purge)
     if ! named >/dev/null; then
         clear_away
     fi
-    rm -rf /var/lib/clustermax /run/clustermax
+    rm -rf /var/lib/clustermax /var/log/clustermax /run/clustermax
     ;;
 esac
 exit 0

@@ -19,3 +19,5 @@ pub mod slurm;
 pub mod slurm_conf;
 pub mod spool;
 pub mod until;
+#[cfg(all(target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod unwind;
