@@ -47,7 +47,7 @@ impl Frozen {
         if said.trim() == "frozen" {
             return Some(Frozen { holder, point });
         }
-        println!("skipped: this machine cannot freeze a loop mount: {}", said.trim());
+        harness::skipped(&format!("this machine cannot freeze a loop mount: {}", said.trim()));
         drop(holder.stdin.take());
         holder.wait().expect("ended");
         None
@@ -107,7 +107,9 @@ fn status(process: &Path, key: &str) -> String {
 #[test]
 fn a_probe_that_cannot_be_killed_holds_nothing_up() {
     if harness::slurm_root().is_some() {
-        println!("skipped: programs inside another release's system do not see this test's mount");
+        harness::skipped(
+            "programs inside another release's system do not see this test's mount; no Slurm takes part in it",
+        );
         return;
     }
     let c = Cluster::up(&["--nodes", "1", "--enforcement", "enforce", "--health-interval", "3600"]);

@@ -5,6 +5,7 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -45,6 +46,22 @@ pub fn slurm_root() -> Option<PathBuf> {
 #[must_use]
 pub fn project() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_path_buf).unwrap_or_default()
+}
+
+/// Says that the calling test, or a part of it, does not run, and why: on its output, and for the summary of `./run-tests` in the
+/// file that CLUSTERMAX_SKIPPED names.
+///
+/// # Panics
+/// When that file cannot be written.
+pub fn skipped(why: &str) {
+    println!("skipped: {why}");
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("a test");
+    if let Some(file) = std::env::var_os("CLUSTERMAX_SKIPPED").filter(|f| !f.is_empty()) {
+        let mut file =
+            std::fs::File::options().create(true).append(true).open(file).expect("CLUSTERMAX_SKIPPED");
+        file.write_all(format!("{test}: {why}\n").as_bytes()).expect("CLUSTERMAX_SKIPPED");
+    }
 }
 
 /// What a finished command said.

@@ -159,6 +159,9 @@ fn every_refusal_says_why_in_one_sentence() {
 
     // Slurm's own words differ from release to release; the page has those of this machine's.
     if slurm_root().is_some() {
+        harness::skipped(
+            "docs/refusals.md has the sentences of this machine's Slurm; every row but that comparison ran",
+        );
         return;
     }
     let path: PathBuf = harness::project().join("docs/refusals.md");

@@ -172,7 +172,8 @@ fn options_reach_every_context_and_nothing_is_said_unasked() {
 /// The plugin for the release in use, built to panic where it is told to.
 fn panicking(c: &Cluster) -> PathBuf {
     let (major, minor) = release(c);
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("spank");
+    // One for each release: tests on two may run at once.
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("spank-{major}.{minor:02}"));
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args([
         "build",

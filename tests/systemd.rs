@@ -63,7 +63,7 @@ impl Systemd {
     /// None, with the reason printed, where this machine cannot run one.
     fn new(c: &Cluster) -> Option<Systemd> {
         let skip = |why: &str| {
-            println!("skipped: no systemd can run in a namespace here: {why}");
+            harness::skipped(&format!("no systemd can run in a namespace here: {why}"));
             None
         };
         if !Path::new("/lib/systemd/systemd").exists() {
@@ -164,7 +164,7 @@ fn resume(c: &Cluster) {
 #[test]
 fn the_shipped_unit_is_notified_watched_hardened_stopped_and_restarted() {
     if harness::slurm_root().is_some() {
-        println!("skipped: the unit is the same on every release of Slurm");
+        harness::skipped("the unit is the same on every release of Slurm");
         return;
     }
     let c = Cluster::up(&["--nodes", "1", "--enforcement", "enforce", "--health-interval", "3600"]);

@@ -63,7 +63,8 @@ fn tmp() -> &'static Path {
 }
 
 fn plugin(name: &str, options: &[&str], release: &str) -> PathBuf {
-    let target = tmp().join("spank");
+    // For each of CLUSTERMAX_SLURM_ROOT: tests on two releases may run at once.
+    let target = tmp().join(format!("spank-{}", self::release().0));
     let mut cargo = Command::new(env!("CARGO"));
     cargo
         .args(["build", "--quiet", "--package", "spank-clustermax", "--manifest-path"])
@@ -76,13 +77,13 @@ fn plugin(name: &str, options: &[&str], release: &str) -> PathBuf {
         cargo.env("SLURM_INCLUDE_DIR", include);
     }
     assert!(cargo.status().unwrap().success(), "{cargo:?}");
-    let to = tmp().join(name);
+    let to = tmp().join(format!("{}-{name}", self::release().0));
     fs::copy(target.join("debug/libspank_clustermax.so"), &to).unwrap();
     to
 }
 
 fn host(name: &str, options: &[&str]) -> PathBuf {
-    let to = tmp().join(name);
+    let to = tmp().join(format!("{}-{name}", release().0));
     let mut cc = Command::new("cc");
     if let Some(dir) = &release().1 {
         cc.arg("-I").arg(dir);
