@@ -35,7 +35,7 @@ mod torch;
 /// Schema of `stages/STAGE.json`.
 pub const STAGE_SCHEMA: &str = "clustermax-stage/1";
 /// Stages of the suite, in the order it runs them.
-pub const STAGES: [&str; 13] = [
+pub const STAGES: [&str; 14] = [
     "lifecycle",
     "preflight",
     "inventory",
@@ -49,13 +49,14 @@ pub const STAGES: [&str; 13] = [
     "checkpoint",
     "s3",
     "burnin",
+    "faults",
 ];
 
 /// `clustermax collect`
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
     /// Stage whose raw output is read (lifecycle, preflight, inventory, audit, network, collectives, gemm, train, inference, storage,
-    /// checkpoint, s3, burnin), or `init` to make a results folder
+    /// checkpoint, s3, burnin, faults), or `init` to make a results folder
     pub stage: String,
     /// Results folder
     pub dir: PathBuf,
@@ -363,6 +364,7 @@ pub fn stage(args: &Args) -> Result<String, Failure> {
         "inference" => inference::read(&raw),
         "network" => network::read(&raw),
         "s3" => s3::read(&raw),
+        "faults" => faults(&raw)?,
         _ => [fio::read(&raw), storage::read(&raw)].concat(),
     };
     let records = distinct(records);
@@ -387,6 +389,16 @@ pub fn stage(args: &Args) -> Result<String, Failure> {
         count(State::Unavailable),
         count(State::NotApplicable)
     ))
+}
+
+/// What `clustermax inject` left; without it, for every node that nothing was injected.
+fn faults(raw: &Raw) -> Result<Vec<Record>, Failure> {
+    let records = crate::inject::records::read(&raw.folder)?;
+    if !records.is_empty() {
+        return Ok(records);
+    }
+    let nodes = raw.folder.run.nodes.iter();
+    Ok(nodes.map(|node| raw.absent("fault_drained", "").on(node).done()).collect())
 }
 
 /// The scorer refuses two records of the same thing; the first one stands.

@@ -4,21 +4,28 @@ use std::collections::BTreeMap;
 
 use sha2::{Digest as _, Sha256};
 
-use super::{Document, SCHEMA};
+use super::timeline::{Document, Event, SCHEMA};
 use crate::Failure;
-use crate::record::{self, Evidence, Provenance, Record, State, Subject};
+use crate::record::{self, Evidence, Provenance, Record, Scalar, State, Subject};
 use crate::run::Folder;
 
-/// Reads every document of the run and puts its records in the place of the stage's old ones; returns their number.
+/// Records of every document of the run; none when nothing was injected.
 ///
 /// # Errors
-/// Files that cannot be read or written.
-pub fn write(folder: &Folder) -> Result<usize, Failure> {
+/// Files that cannot be read.
+pub fn read(folder: &Folder) -> Result<Vec<Record>, Failure> {
     let raw = folder.raw("faults");
-    let mut names: Vec<String> = std::fs::read_dir(&raw)
-        .map_err(|error| {
-            Failure::input(format!("cannot read {}: {error}; check its permissions", raw.display()))
-        })?
+    let listed = match std::fs::read_dir(&raw) {
+        Ok(listed) => listed,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => {
+            return Err(Failure::input(format!(
+                "cannot read {}: {error}; check its permissions",
+                raw.display()
+            )));
+        }
+    };
+    let mut names: Vec<String> = listed
         .flatten()
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
         .filter(|name| name.ends_with(".json"))
@@ -39,8 +46,7 @@ pub fn write(folder: &Folder) -> Result<usize, Failure> {
             records.extend(of(folder, &document, &evidence));
         }
     }
-    record::replace_stage(&folder.records(), "faults", &records)?;
-    Ok(records.len())
+    Ok(records)
 }
 
 /// Records of one injection.
@@ -62,6 +68,7 @@ pub fn of(folder: &Folder, document: &Document, evidence: &Evidence) -> Vec<Reco
             state,
             params: BTreeMap::from([
                 ("fault".to_owned(), document.fault.as_str().into()),
+                ("kind".to_owned(), document.kind.as_str().into()),
                 ("id".to_owned(), document.id.as_str().into()),
             ]),
             subject: Subject::node(document.node.as_str()),
@@ -75,51 +82,124 @@ pub fn of(folder: &Folder, document: &Document, evidence: &Evidence) -> Vec<Reco
             seconds: None,
         }
     };
+    let flag = |metric: &str, value: bool, param: (&str, Scalar), detail: String, pointer: &str| {
+        let mut one = make(metric, "", Ok(f64::from(u8::from(value))), detail, pointer);
+        one.params.insert(param.0.to_owned(), param.1);
+        one
+    };
     let mut records = Vec::new();
-    if let Some(control) = &document.control {
-        let (quiet, detail) = match &control.drained {
-            None => (1.0, format!("Xid 13 drained nothing in {:.0} s", control.seconds)),
-            Some(reason) => (0.0, format!("Xid 13 drained the node: {reason}")),
+    for (control, word, what) in [
+        (&document.quiet, "nothing", "with nothing injected"),
+        (&document.control, "xid13_xid31", "with programs' own errors in the log"),
+    ] {
+        let Some(control) = control else { continue };
+        let pointer = if word == "nothing" { "/quiet" } else { "/control" };
+        let detail = match &control.drained {
+            Some(reason) => format!("drained {what}: {reason}"),
+            None if control.is_quiet() => format!("quiet for {:.0} s {what}", control.seconds),
+            None => format!("{what}: {}", control.alarms.join("; ")),
         };
-        records.push(make("fault_control_quiet", "", Ok(quiet), detail, "/control"));
+        records.push(flag(
+            "fault_control_quiet",
+            control.is_quiet(),
+            ("control", word.into()),
+            detail,
+            pointer,
+        ));
     }
     // Without an injection there is nothing else to say.
     if document.event("injected").is_none() {
         return records;
     }
-    let bounds = |name: &str| {
-        document.event(name).map(|event| {
-            (
-                event.at,
-                format!(
-                    "between {:.3} and {:.3} s after the injection: {}",
-                    event.not_before, event.at, event.detail
-                ),
-            )
-        })
+    let marked = document.control_too_short().map_or(String::new(), |(seconds, _)| {
+        format!("; marked: the control run lasted only {seconds:.0} s")
+    });
+    let said = |event: &Event| {
+        format!(
+            "between {:.3} and {:.3} s after the injection: {}{marked}",
+            event.not_before, event.at, event.detail
+        )
     };
-    let drained = bounds("drained");
-    let mut flag = make(
-        "fault_drained",
-        "",
-        Ok(f64::from(u8::from(drained.is_some()))),
-        drained.as_ref().map_or_else(
-            || format!("not drained within {} s", document.within),
-            |(_, detail)| detail.clone(),
-        ),
-        "/events",
-    );
-    flag.params.insert("within".to_owned(), document.within.into());
-    records.push(flag);
-    let why = format!("not drained within {} s of the fault: the time is longer than that", document.within);
-    let (value, detail) = drained.map_or((Err(why), String::new()), |(at, detail)| (Ok(at), detail));
-    records.push(make("fault_to_drain_seconds", "s", value, detail, "/events"));
-    for (event, by) in [("verdict", "verdict"), ("reason", "slurm")] {
-        if let Some((at, detail)) = bounds(event) {
-            let mut one = make("fault_detect_seconds", "s", Ok(at), detail, "/events");
+    let within: Scalar = document.within.into();
+    let not_within = |what: &str| format!("{what} within {} s", document.within);
+    let drained = document.event("drained");
+    let wants = document.expected != "none";
+    if document.kind != "rank" {
+        let detail = drained.map_or_else(|| not_within("not drained"), said);
+        records.push(flag("fault_drained", drained.is_some(), ("within", within.clone()), detail, "/events"));
+        if wants {
+            let why = format!(
+                "not drained within {} s of the fault: the time is longer than that",
+                document.within
+            );
+            let (value, detail) =
+                drained.map_or((Err(why), String::new()), |event| (Ok(event.at), said(event)));
+            records.push(make("fault_to_drain_seconds", "s", value, detail, "/events"));
+        }
+    }
+    let detail = match (drained, wants) {
+        (Some(event), _) => said(event),
+        (None, true) => not_within("not drained"),
+        (None, false) => format!("nothing was drained in {} s", document.within),
+    };
+    let expected = if wants { "drain" } else { "none" };
+    let right = drained.is_some() == wants;
+    records.push(flag("fault_action_right", right, ("expected", expected.into()), detail, "/events"));
+
+    let detected = document.detected();
+    if wants || document.kind == "rank" {
+        let detail = detected.map_or_else(|| not_within("no sign"), said);
+        records.push(flag(
+            "fault_detected",
+            detected.is_some(),
+            ("within", within.clone()),
+            detail,
+            "/events",
+        ));
+    }
+    for (name, by) in [
+        ("verdict", "verdict"),
+        ("events", "events"),
+        ("metrics", "metrics"),
+        ("reason", "slurm"),
+        ("alert", "alert"),
+        ("found", "suite"),
+    ] {
+        let event = if name == "alert" { document.alerted() } else { document.event(name) };
+        // A node may be drained without a reason.
+        let event = event.or(if name == "reason" { drained } else { None });
+        if let Some(event) = event {
+            let mut one = make("fault_detect_seconds", "s", Ok(event.at), said(event), "/events");
             one.params.insert("by".to_owned(), by.into());
             records.push(one);
         }
+    }
+    if let Some(named) = document.named {
+        let detail = document.event("found").map_or_else(|| not_within("not found"), |e| e.detail.clone());
+        records.push(make("fault_named", "", Ok(f64::from(u8::from(named))), detail, "/events"));
+    }
+    if document.alerts {
+        let alerted = document.alerted();
+        let detail = alerted.map_or_else(|| not_within("no alert"), said);
+        records.push(flag("fault_alerted", alerted.is_some(), ("within", within), detail, "/events"));
+        for (index, event) in document.events.iter().enumerate().filter(|(_, event)| event.event == "alert") {
+            let pointer = format!("/events/{index}");
+            let mut one = make("fault_to_alert_seconds", "s", Ok(event.at), said(event), &pointer);
+            one.params.insert("by".to_owned(), event.by.as_str().into());
+            records.push(one);
+        }
+    }
+    // What was never drained cannot come back.
+    if let (Some(limit), Some(_)) = (document.wait_return, drained) {
+        let back = document.back();
+        let why = format!("neither the node nor another in its place was back within {limit} s of the drain");
+        let detail = back.map_or_else(|| why.clone(), said);
+        records.push(flag("fault_returned", back.is_some(), ("within", limit.into()), detail, "/events"));
+        let (value, detail) = back.map_or((Err(why), String::new()), |event| (Ok(event.at), said(event)));
+        let mut one = make("fault_to_return_seconds", "s", value, detail, "/events");
+        let how = back.map(|event| if event.event == "restored" { "returned" } else { "replaced" });
+        one.params.extend(how.map(|how| ("how".to_owned(), how.into())));
+        records.push(one);
     }
     if let (Some(returned), Some(command)) = (document.event("returned"), document.event("command")) {
         let asked = returned.not_before;
@@ -135,6 +215,9 @@ pub fn of(folder: &Folder, document: &Document, evidence: &Evidence) -> Vec<Reco
             let at = offset + event.at;
             let mut one = make("event", "s", Ok(at), event.detail.clone(), &format!("/events/{index}"));
             one.params.insert("event".to_owned(), event.event.as_str().into());
+            if !event.by.is_empty() {
+                one.params.insert("by".to_owned(), event.by.as_str().into());
+            }
             if at >= 0.0 {
                 records.push(one);
             }

@@ -15,6 +15,8 @@ pub struct Node {
     pub reason: String,
     /// NodeHostName.
     pub host: String,
+    /// Its partitions, comma-separated; empty when it is in none.
+    pub partitions: String,
 }
 
 /// Flags and states of a node that takes no jobs, or is about to.
@@ -75,6 +77,7 @@ impl Node {
             state: field("State")?,
             reason: reason.to_owned(),
             host: field("NodeHostName").unwrap_or_default(),
+            partitions: field("Partitions").unwrap_or_default(),
         })
     }
 
@@ -93,6 +96,12 @@ impl Node {
             && !self
                 .words()
                 .any(|word| OUT.contains(&word) || word.starts_with("POWER") || word.starts_with("REBOOT"))
+    }
+
+    /// Kept from jobs that do not ask for it: a reservation, maintenance, or drained already.
+    #[must_use]
+    pub fn reserved(&self) -> bool {
+        self.out_of_service() || self.words().any(|word| matches!(word, "RESERVED" | "MAINT" | "MAINTENANCE"))
     }
 
     /// Drained, failed or down: new jobs are kept away.
@@ -125,6 +134,29 @@ pub fn jobs(node: &str) -> Result<Vec<String>, Failure> {
     Ok(ran.out.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect())
 }
 
+/// Nodes of the partitions that take jobs.
+///
+/// # Errors
+/// When Slurm does not answer.
+pub fn in_service(partitions: &str) -> Result<Vec<String>, Failure> {
+    if partitions.is_empty() {
+        return Ok(Vec::new());
+    }
+    let ran = run_for("sinfo", &["-h", "-N", "-p", partitions, "-o", "%N|%T"], ANSWER)
+        .map_err(|why| Failure::missing(format!("{why}; run it where Slurm's commands work")))?;
+    if !ran.ok() {
+        return Err(Failure::missing(format!("sinfo -p {partitions}: {}", ran.complaint())));
+    }
+    Ok(ran.out.lines().filter_map(takes_jobs).map(str::to_owned).collect())
+}
+
+/// The node of a line `n1|idle` when it takes jobs; `+` and `-` behind the state only say what it will do next.
+fn takes_jobs(line: &str) -> Option<&str> {
+    let (node, state) = line.trim().split_once('|')?;
+    let state = state.trim_end_matches(['+', '-']);
+    matches!(state, "idle" | "mixed" | "allocated" | "completing" | "planned").then_some(node)
+}
+
 /// Returns a node to service.
 ///
 /// # Errors
@@ -154,4 +186,30 @@ pub fn health_check_interval() -> Option<u64> {
     let program = value("HealthCheckProgram").filter(|program| program != "(null)")?;
     let seconds = value("HealthCheckInterval")?.split_whitespace().next()?.parse().ok()?;
     (!program.is_empty() && seconds > 0).then_some(seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_that_take_jobs() {
+        for (line, takes) in [
+            ("n1|idle", true),
+            ("n1|mixed", true),
+            ("n1|mixed-", true),
+            ("n1|allocated+", true),
+            ("n1|planned", true),
+            ("n1|idle*", false),
+            ("n1|idle~", false),
+            ("n1|drained", false),
+            ("n1|draining", false),
+            ("n1|down*", false),
+            ("n1|maint", false),
+            ("n1|reserved", false),
+            ("", false),
+        ] {
+            assert_eq!(takes_jobs(line).is_some(), takes, "{line}");
+        }
+    }
 }

@@ -209,9 +209,10 @@ fn bench_args(bench: &Bench) -> collect::Args {
 /// Runs one stage and makes its records; how it went, as half a sentence.
 fn one_stage(bench: &mut Bench, limit: u32, failed: &mut bool) -> Result<String, Failure> {
     let raw = bench.raw();
-    // What an earlier attempt left must not be taken for this one's; the interpreter's probe is of this job.
-    // A burn-in goes on where an earlier attempt stopped.
-    let cleared = if bench.stage.name == "burnin" { fs::create_dir_all(&raw) } else { empty(&raw) };
+    // What an earlier attempt left must not be taken for this one's; the interpreter's probe is of this job, faults are
+    // injected by another program, and a burn-in goes on where an earlier attempt stopped.
+    let keeps = matches!(bench.stage.name, "faults" | "burnin");
+    let cleared = if keeps { fs::create_dir_all(&raw) } else { empty(&raw) };
     cleared.map_err(|error| {
         Failure::input(format!(
             "cannot make {}: {error}; give --results a folder you may write to",
@@ -222,6 +223,7 @@ fn one_stage(bench: &mut Bench, limit: u32, failed: &mut bool) -> Result<String,
     bench.deadline = before + Duration::from_secs(u64::from(limit));
     let ended = (bench.stage.body)(bench);
     let seconds = before.elapsed().as_secs_f64();
+    let killed = matches!(ended, Err(Stop::Failed(_, None))).then(|| stuck::killed(bench)).flatten();
     if !raw.join("stuck.txt").exists() {
         let _ = fs::remove_dir_all(raw.join(stuck::FOLDER));
     }
@@ -229,6 +231,7 @@ fn one_stage(bench: &mut Bench, limit: u32, failed: &mut bool) -> Result<String,
         Ok(()) => (StageState::Done, Some(0), None),
         Err(Stop::Unavailable(why)) => (StageState::Unavailable, Some(3), Some(why)),
         Err(Stop::Failed(code, why)) => {
+            let why = why.or(killed);
             let why = why.unwrap_or_else(|| format!("exit code {code}: {}", last_words(&bench.log())));
             (StageState::Failed, Some(code), Some(why))
         }

@@ -245,6 +245,14 @@ pub static STAGES: &[Stage] = &[
         success: &[("burnin_wrong", "= 0"), ("stragglers", "= 0")],
         body: burnin::burnin,
     },
+    Stage {
+        name: "faults",
+        measures: "how long an injected fault takes to be seen, drained, alerted and repaired",
+        needs: "clustermax inject, run by root in the meantime or before --resume",
+        limits: [10, 10, 10, 10, 10],
+        success: &[("fault_drained", "= 1"), ("fault_control_quiet", "= 1")],
+        body: stages::faults,
+    },
 ];
 
 /// A stage by its name.

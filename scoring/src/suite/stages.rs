@@ -231,3 +231,16 @@ pub fn s3(bench: &mut Bench) -> Result<(), Stop> {
     let seconds = bench.sizes().fio.to_string();
     bench.on_every_node(&bench.clustermax.clone(), &["s3-bench", "--out", &out, "--seconds", &seconds])
 }
+
+/// Faults need root and a place outside of this job: what `clustermax inject` left is read, nothing is injected here.
+pub fn faults(bench: &mut Bench) -> Result<(), Stop> {
+    let left = fs::read_dir(bench.raw()).into_iter().flatten().flatten();
+    if left.map(|entry| entry.path()).any(|path| path.extension().is_some_and(|end| end == "json")) {
+        return Ok(());
+    }
+    Err(Stop::Unavailable(format!(
+        "nothing was injected: that needs root and a node without this job: clustermax inject xid79 --node {} --results {}",
+        bench.nodes.first().map_or("NODE", String::as_str),
+        bench.results.display()
+    )))
+}

@@ -170,9 +170,58 @@ pub fn evidence(bench: &Bench, found: &Found) -> (String, bool) {
     )
 }
 
+/// Endings that srun tells of a task and that are no cause: what `--kill-on-bad-exit` does to the others, and programs'
+/// own exit codes, whose last words say more.
+const NO_CAUSE: [&str; 2] = ["Exited with", "Terminated"];
+
+/// The first rank that a signal ended, from srun's own line (`srun: error: n2: task 1: Killed`) and the beat that the rank
+/// left, in a sentence. None when no signal ended one.
+pub fn killed(bench: &Bench) -> Option<String> {
+    let log = fs::read(bench.log()).ok()?;
+    let (node, rank, how) = signalled(&String::from_utf8_lossy(&log))?;
+    let beat = fs::read_to_string(bench.raw().join(FOLDER).join(format!("{rank}.json"))).ok();
+    let beat = beat.and_then(|text| serde_json::from_str::<Beat>(&text).ok());
+    let (process, doing) = beat
+        .map(|beat| (format!(" (process {})", beat.pid), format!(" in {}", beat.doing)))
+        .unwrap_or_default();
+    Some(format!(
+        "rank {rank} on {node}{process} was ended by a signal{doing}: {how}, see raw/{}/stage.log",
+        bench.stage.name
+    ))
+}
+
+/// Node, rank and ending of the first task that a signal ended. Of several tasks in one line (`tasks 1,3-4`) the first.
+fn signalled(log: &str) -> Option<(String, u32, String)> {
+    log.lines().find_map(|line| {
+        let mut parts = line.strip_prefix("srun: error: ")?.splitn(3, ": ");
+        let (node, task, how) = (parts.next()?, parts.next()?, parts.next()?);
+        let rank = task.strip_prefix("task ").or_else(|| task.strip_prefix("tasks "))?;
+        let rank = rank.split([',', '-']).next()?.parse().ok()?;
+        (!NO_CAUSE.iter().any(|word| how.starts_with(word)))
+            .then(|| (node.to_owned(), rank, how.trim().to_owned()))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_first_rank_that_a_signal_ended_is_named() {
+        let log = "torch: something\nsrun: error: n1: task 0: Exited with exit code 1\nsrun: error: n2: task 1: Killed\n\
+                   srun: error: n3: tasks 2-3: Segmentation fault (core dumped)\n";
+        assert_eq!(signalled(log), Some(("n2".to_owned(), 1, "Killed".to_owned())));
+        let log = "srun: error: n3: tasks 2,5-6: Segmentation fault\n";
+        assert_eq!(signalled(log), Some(("n3".to_owned(), 2, "Segmentation fault".to_owned())));
+        for log in [
+            "",
+            "srun: error: n1: task 0: Terminated",
+            "srun: error: Unable to create step",
+            "srun: error: n1: task x: Killed",
+        ] {
+            assert_eq!(signalled(log), None, "{log}");
+        }
+    }
 
     fn beat(rank: u32, beat: u64, step: u64) -> Beat {
         Beat {
