@@ -38,7 +38,7 @@ fn shown() -> &'static Path {
         };
         fs::create_dir_all(&path).unwrap();
         let methodology = Methodology::built_in().unwrap();
-        showcase::write(&path, &methodology);
+        showcase::write(&path, &methodology, showcase::NODES);
         fs::write(path.join("evidence.toml"), common::evidence(&methodology, &["sec-07"])).unwrap();
         let output = clustermax(&["score", path.to_str().unwrap()]);
         assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
@@ -81,6 +81,91 @@ fn every_plot_is_there_with_its_numbers_in_words() {
     assert_eq!(html.matches("role=\"img\"").count(), html.matches("<desc id=").count());
 }
 
+/// How a report grows: `cargo test -p clustermax-scoring --test report -- --ignored --nocapture thousand`.
+#[test]
+#[ignore = "takes a minute and prints figures, which docs/scoring.md states"]
+fn a_thousand_nodes_stay_readable() {
+    let methodology = Methodology::built_in().unwrap();
+    for nodes in [64, 1000] {
+        let folder = match std::env::var_os("CLUSTERMAX_SHOWCASE") {
+            Some(path) => PathBuf::from(path).join(nodes.to_string()),
+            None => tempfile::tempdir().unwrap().keep(),
+        };
+        fs::create_dir_all(&folder).unwrap();
+        showcase::write(&folder, &methodology, nodes);
+        let started = std::time::Instant::now();
+        let output = clustermax(&["score", folder.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        let html = fs::read_to_string(folder.join("report.html")).unwrap();
+        let records = fs::read_to_string(folder.join("records.jsonl")).unwrap().lines().count();
+        println!(
+            "{nodes} nodes, {records} records: report.html {} KB, {} table rows, scored in {:.1} s",
+            html.len() / 1000,
+            html.matches("<tr").count(),
+            started.elapsed().as_secs_f64()
+        );
+        assert!(html.contains(&format!("all {nodes} nodes, a column a node")));
+        assert!(html.contains("The 4 nodes with the slowest GPUs"));
+        assert!(html.len() < 2_000_000 && html.matches("<tr").count() < 2_000);
+        if std::env::var_os("CLUSTERMAX_SHOWCASE").is_none() {
+            fs::remove_dir_all(folder).unwrap();
+        }
+    }
+}
+
+#[test]
+fn the_page_asks_for_nothing_and_runs_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let ranking = folder.path().join("rank.html");
+    let ranked = clustermax(&["rank", shown().to_str().unwrap(), "--html", ranking.to_str().unwrap()]);
+    assert_eq!(ranked.status.code(), Some(0), "{}", String::from_utf8_lossy(&ranked.stderr));
+    for html in [read("report.html"), fs::read_to_string(ranking).unwrap()] {
+        let policy = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">";
+        assert!(html.contains(policy));
+        for asks in [
+            "<script",
+            "<img",
+            "<iframe",
+            "<object",
+            "<embed",
+            "<base",
+            "@import",
+            "url(",
+            "src=",
+            "srcset",
+            "onload",
+            "http-equiv=\"refresh",
+        ] {
+            assert!(!html.contains(asks), "{asks}");
+        }
+        // A link leads to a place in the page or to a raw file beside it; the icon is empty data.
+        for link in html.split("href=\"").skip(1).filter_map(|rest| rest.split('"').next()) {
+            let inside = link.strip_prefix('#').is_some_and(|id| html.contains(&format!("id=\"{id}\"")));
+            let beside = shown().join(link).is_file();
+            assert!(inside || beside || link == "data:,", "{link}");
+        }
+    }
+}
+
+/// In Chromium, with axe-core where `AXE` names it (as `./run-tests` does).
+#[test]
+fn a_browser_shows_it_at_three_widths_in_light_and_dark() {
+    let Some(axe) = std::env::var_os("AXE") else {
+        eprintln!("not run: AXE does not name axe-core's axe.min.js");
+        return;
+    };
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/accessibility.sh");
+    let output = Command::new(script)
+        .arg(env!("CARGO_BIN_EXE_clustermax"))
+        .arg(shown())
+        .env("AXE", axe)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(text.matches("rules passed").count(), 12, "{text}");
+}
+
 #[test]
 fn the_markdown_has_the_first_screen_and_every_criterion() {
     let text = read("report.md");
@@ -113,34 +198,92 @@ fn the_markdown_has_the_first_screen_and_every_criterion() {
     }
 }
 
-/// By Python's jsonschema: a validator of others.
-#[test]
-fn the_documents_are_what_the_published_schemas_say() {
+/// By Python's jsonschema, a validator of others; nothing where it is not installed.
+fn validate(schema: &str, documents: &[&Path]) -> Option<Output> {
     let schemas = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/schemas");
     let python = "import sys\ntry:\n    import jsonschema\nexcept ImportError:\n    sys.exit(77)\nimport json\n\
                   schema, *documents = [json.load(open(p)) for p in sys.argv[1:]]\n\
                   jsonschema.Draft202012Validator.check_schema(schema)\n\
                   bad = [f'{p}: {list(e.absolute_path)}: {e.message[:300]}' for p, d in zip(sys.argv[2:], documents)\n\
                   for e in jsonschema.Draft202012Validator(schema).iter_errors(d)]\nprint(*bad, sep='\\n')\nsys.exit(1 if bad else 0)";
-    let validate = |schema: &str, documents: &[&Path]| {
-        Command::new("/usr/bin/python3")
-            .args(["-c", python])
-            .arg(schemas.join(schema))
-            .args(documents)
-            .output()
-            .unwrap()
+    let output = Command::new("/usr/bin/python3")
+        .args(["-c", python])
+        .arg(schemas.join(schema))
+        .args(documents)
+        .output()
+        .unwrap();
+    let there = output.status.code() != Some(77);
+    if !there {
+        eprintln!("not run: it needs Debian's python3-jsonschema");
+    }
+    there.then_some(output)
+}
+
+/// What a folder and the commands about it write, each by its schema; a key too many is noticed.
+#[test]
+fn every_other_document_is_what_its_schema_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let keep = |name: &str, bytes: &[u8]| {
+        let path = folder.path().join(name);
+        fs::write(&path, bytes).unwrap();
+        path
     };
+    let dir = shown().to_str().unwrap();
+    // A run of its own: other tests read the showcase's folder meanwhile.
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/golden");
+    let copy = folder.path().join("golden");
+    let copied = Command::new("cp").arg("-r").arg(&golden).arg(&copy).status().unwrap();
+    assert!(copied.success());
+    let golden = copy.to_str().unwrap();
+    assert!(matches!(clustermax(&["score", golden]).status.code(), Some(0 | 1)));
+    let contract = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/contract-example.toml");
+    let accepted = clustermax(&["accept", golden, "--contract", contract.to_str().unwrap()]);
+    assert_eq!(accepted.status.code(), Some(1), "{}", String::from_utf8_lossy(&accepted.stderr));
+    let bundle = folder.path().join("made.clustermax.tar.gz");
+    let packed = clustermax(&["bundle", golden, "--out", bundle.to_str().unwrap()]);
+    assert_eq!(packed.status.code(), Some(0), "{}", String::from_utf8_lossy(&packed.stderr));
+    let manifest = Command::new("tar")
+        .args(["-xzO", "--wildcards", "*/MANIFEST.json", "-f"])
+        .arg(&bundle)
+        .output()
+        .unwrap();
+    let mut stages: Vec<PathBuf> =
+        fs::read_dir(shown().join("stages")).unwrap().map(|one| one.unwrap().path()).collect();
+    stages.sort();
+    assert!(stages.len() > 5);
+    let mut documents = vec![
+        ("run", shown().join("run.json"), "\"profile\""),
+        ("rank", keep("rank.json", &clustermax(&["rank", dir, golden, "--json"]).stdout), "\"peers\""),
+        ("diff", keep("diff.json", &clustermax(&["diff", dir, golden, "--json"]).stdout), "\"before\""),
+        ("acceptance", copy.join("acceptance.json"), "\"accepted\""),
+        ("bundle", keep("manifest.json", &manifest.stdout), "\"files\""),
+    ];
+    documents.extend(stages.into_iter().map(|path| ("stage", path, "\"records\"")));
+    for (name, path, key) in documents {
+        let schema = format!("{name}.schema.json");
+        let Some(found) = validate(&schema, &[&path]) else { return };
+        assert!(
+            found.status.success(),
+            "{name}: {}{}",
+            String::from_utf8_lossy(&found.stdout),
+            String::from_utf8_lossy(&found.stderr)
+        );
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.contains(key), "{name}");
+        let changed = keep("changed.json", text.replacen(key, "\"other\"", 1).as_bytes());
+        assert_eq!(validate(&schema, &[&changed]).unwrap().status.code(), Some(1), "{name}");
+    }
+}
+
+#[test]
+fn the_documents_are_what_the_published_schemas_say() {
     let folder = tempfile::tempdir().unwrap();
     // Not rated, without evidence, with values that are not believed.
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/golden");
     clustermax(&["score", golden.to_str().unwrap(), "--out", folder.path().to_str().unwrap()]);
     let bare = folder.path().join("score.json");
     let documents = [shown().join("score.json"), bare.clone()];
-    let found = validate("score.schema.json", &[&documents[0], &documents[1]]);
-    if found.status.code() == Some(77) {
-        eprintln!("not run: it needs Debian's python3-jsonschema");
-        return;
-    }
+    let Some(found) = validate("score.schema.json", &[&documents[0], &documents[1]]) else { return };
     assert!(
         found.status.success(),
         "{}{}",
@@ -158,12 +301,16 @@ fn the_documents_are_what_the_published_schemas_say() {
         assert!(text.contains(from), "{from}");
         let changed = folder.path().join("changed.json");
         fs::write(&changed, text.replacen(from, to, 1)).unwrap();
-        assert_eq!(validate("score.schema.json", &[&changed]).status.code(), Some(1), "{from} -> {to}");
+        assert_eq!(
+            validate("score.schema.json", &[&changed]).unwrap().status.code(),
+            Some(1),
+            "{from} -> {to}"
+        );
     }
     let record = folder.path().join("record.json");
     for line in read("records.jsonl").lines().step_by(40) {
         fs::write(&record, line).unwrap();
-        let found = validate("record.schema.json", &[&record]);
+        let found = validate("record.schema.json", &[&record]).unwrap();
         assert!(found.status.success(), "{line}: {}", String::from_utf8_lossy(&found.stdout));
     }
     let events = folder.path().join("events");
@@ -185,6 +332,6 @@ fn the_documents_are_what_the_published_schemas_say() {
     ]);
     let sla = folder.path().join("sla.json");
     fs::write(&sla, &output.stdout).unwrap();
-    let found = validate("sla.schema.json", &[&sla]);
+    let found = validate("sla.schema.json", &[&sla]).unwrap();
     assert!(found.status.success(), "{}", String::from_utf8_lossy(&found.stdout));
 }

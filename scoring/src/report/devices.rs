@@ -19,6 +19,9 @@ const COLUMNS: usize = 16;
 /// A cell: how it stands out (class `h0` to `h4` of style.css), what it says, and what more.
 type Cell = (usize, String, String);
 
+/// A slow rank: node and place, how much and by which record.
+type Placed<'a> = (&'a (&'a str, String), &'a (f64, &'a Key));
+
 /// Classes of the heat map, in words.
 const HEAT: [&str; 5] = [
     "10 % slower or more",
@@ -28,7 +31,7 @@ const HEAT: [&str; 5] = [
     "2 % faster or more",
 ];
 /// Classes of the straggler map, in words.
-const SLOW: [&str; 4] = ["persistent", "transient", "bimodal", "not slow"];
+const SLOW: [&str; 4] = ["persistent", "transient", "bimodal", "not named"];
 
 /// What the classes mean, each with its colour.
 fn legend(out: &mut String, words: &[&str], mosaic: bool) {
@@ -165,7 +168,8 @@ impl Page<'_> {
             .collect();
         if total > ROWS {
             rows.sort_by(|a, b| lowest(&a.1).total_cmp(&lowest(&b.1)).then_with(|| a.0.cmp(b.0)));
-            rows.truncate(ROWS / 2);
+            let ordinary = rows.iter().filter(|(_, gpus)| class(off(lowest(gpus))) >= 3).count();
+            rows.truncate((total - ordinary).clamp(4, ROWS / 2));
         }
         let cells: Vec<(String, Vec<Option<Cell>>)> = rows
             .iter()
@@ -248,7 +252,7 @@ impl Page<'_> {
                 *old = (*value, key);
             }
         }
-        let mut sorted: Vec<(&(&str, String), &(f64, &Key))> = worst.iter().collect();
+        let mut sorted: Vec<Placed<'_>> = worst.iter().collect();
         sorted.sort_by(|a, b| kind(a.1.1).cmp(&kind(b.1.1)).then_with(|| b.1.0.total_cmp(&a.1.0)));
         let mut words: Vec<String> = sorted
             .iter()
@@ -314,7 +318,7 @@ impl Page<'_> {
             .map(|node| {
                 let cell = |(_, column): &(usize, String)| {
                     Some(worst.get(&(*node, column.clone())).map_or(
-                        (3, "not slow".to_owned(), String::new()),
+                        (3, "not named".to_owned(), String::new()),
                         |(value, key)| {
                             (kind(key), format!("+{}\u{a0}%", number(value.round())), text(key, "kind"))
                         },

@@ -107,7 +107,7 @@ pub fn bytes(size: f64) -> String {
     format!("{} GiB", number((value * 100.0).round() / 100.0))
 }
 
-/// Believed values that differ only in message size or subject.
+/// Believed values that differ only in message size, rank, peer or subject.
 pub struct Group<'a> {
     /// Stage.
     pub stage: &'a str,
@@ -115,7 +115,7 @@ pub struct Group<'a> {
     pub metric: &'a str,
     /// Unit.
     pub unit: &'a str,
-    /// Params without the size.
+    /// Params without size, rank and peer.
     pub params: BTreeMap<&'a str, &'a Scalar>,
     /// Records with their values, lowest first.
     pub values: Vec<(f64, &'a Key, &'a Entry)>,
@@ -176,7 +176,7 @@ pub fn groups(loaded: &Loaded) -> Vec<Group<'_>> {
         let params: BTreeMap<&str, &Scalar> = key
             .params
             .iter()
-            .filter(|(param, _)| !matches!(param.as_str(), "size" | "rank"))
+            .filter(|(param, _)| !matches!(param.as_str(), "size" | "rank" | "peer"))
             .map(|(param, value)| (param.as_str(), value))
             .collect();
         groups

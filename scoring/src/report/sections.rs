@@ -319,7 +319,7 @@ impl Page<'_> {
         if !all {
             let _ = writeln!(
                 out,
-                "<p>More than {ROWS}, so values that differ only in node, GPU, rank or message size share a row; records.jsonl has each.</p>"
+                "<p>More than {ROWS}, so values that differ only in node, GPU, rank, peer or message size share a row; records.jsonl has each.</p>"
             );
             table::SPREAD.open(out, "All values", true);
             for group in groups(loaded).iter().take(ROWS) {

@@ -11,13 +11,14 @@ use sha2::{Digest, Sha256};
 
 use crate::perfect::{self, H100, Machine, Row};
 
-pub const SHOWN: Machine = Machine { nodes: 12, ..H100 };
+pub const NODES: usize = 12;
 
-/// Writes the results folder.
-pub fn write(folder: &Path, methodology: &Methodology) {
+/// Writes the results folder of as many nodes.
+pub fn write(folder: &Path, methodology: &Methodology, nodes: usize) {
+    let shown = Machine { nodes, ..H100 };
     let swept = |row: &Row| matches!(row.metric.as_str(), "gemm" | "straggler" | "stragglers" | "event");
     let mut rows: Vec<Row> =
-        perfect::rows(methodology, &SHOWN).into_iter().filter(|row| !swept(row)).collect();
+        perfect::rows(methodology, &shown).into_iter().filter(|row| !swept(row)).collect();
     rows.retain(|row| row.stage != "burnin");
     // Some things fail, some could not be looked at.
     for row in &mut rows {
@@ -29,8 +30,8 @@ pub fn write(folder: &Path, methodology: &Methodology) {
             _ => {}
         }
     }
-    perfect::write(folder, &SHOWN, &rows);
-    let mut more = More { folder, lines: String::new() };
+    perfect::write(folder, &shown, &rows);
+    let mut more = More { folder, nodes, lines: String::new() };
     more.sweep();
     more.rails();
     more.gemm();
@@ -57,6 +58,7 @@ pub fn write(folder: &Path, methodology: &Methodology) {
 
 struct More<'a> {
     folder: &'a Path,
+    nodes: usize,
     lines: String,
 }
 
@@ -131,7 +133,7 @@ impl More<'_> {
 
     /// Eight rails of every node with its neighbour; one cable is bad.
     fn rails(&mut self) {
-        for node in 1..=SHOWN.nodes {
+        for node in 1..=self.nodes {
             let file = format!("raw/network/rdma-n{node}.json");
             let of = |rail: usize| {
                 if (node, rail) == (4, 6) { 198.0 } else { 388.0 + ((node * 5 + rail) % 7) as f64 }
@@ -139,7 +141,7 @@ impl More<'_> {
             let sha256 = self.raw(&file, &json!({"rows": (0..8).map(of).collect::<Vec<_>>()}));
             for rail in 0..8 {
                 let params = json!({"test": "ib_write_bw", "device": format!("mlx5_{rail}"), "size": 1_048_576, "stat": "average",
-                    "peer": format!("n{}", node % SHOWN.nodes + 1), "memory": "gpu"});
+                    "peer": format!("n{}", node % self.nodes + 1), "memory": "gpu"});
                 let pointer = format!("/rows/{rail}");
                 let evidence = (file.as_str(), sha256.as_str(), pointer.as_str());
                 self.add(
@@ -157,7 +159,7 @@ impl More<'_> {
     }
 
     fn gemm(&mut self) {
-        for node in 1..=SHOWN.nodes {
+        for node in 1..=self.nodes {
             let value = |gpu: usize| {
                 let off = match (node, gpu) {
                     (3, 5) => 0.86,
