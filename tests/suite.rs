@@ -93,6 +93,9 @@ fn the_demo_profile_ends_in_a_score_and_a_report() {
     let records = records(&results);
     for (stage, metric) in [
         ("lifecycle", "prolog_seconds"),
+        ("lifecycle", "first_task_seconds"),
+        ("lifecycle", "package_install_seconds"),
+        ("preflight", "guard"),
         ("inventory", "gpu_count"),
         ("audit", "slurm_health_check_program"),
         ("collectives", "busbw"),
@@ -100,6 +103,8 @@ fn the_demo_profile_ends_in_a_score_and_a_report() {
         ("gemm", "gemm"),
         ("train", "tokens_per_second"),
         ("storage", "fio_bandwidth"),
+        ("storage", "metadata_rate"),
+        ("storage", "import_torch_slowdown"),
     ] {
         assert!(
             records.iter().any(|r| r["stage"] == stage && r["metric"] == metric && r["state"] == "measured"),

@@ -5,6 +5,8 @@
 
 pub mod bench;
 pub mod burnin;
+pub mod launch;
+pub mod lifecycle;
 pub mod measure;
 pub mod network;
 pub mod plan;
@@ -75,6 +77,12 @@ pub struct RunArgs {
     /// Python with torch [default: CLUSTERMAX_PYTHON, /usr/bin/python3, python3 in PATH, the first that has torch]
     #[arg(long, value_name = "FILE")]
     pub python: Option<PathBuf>,
+    /// How the payloads are started.
+    #[command(flatten)]
+    pub launch: launch::Launch,
+    /// Divide every size and time by this, to try a profile; on clusters of clustermax-sim only
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub shrink: Option<u32>,
     /// Where ClusterMAX is installed [default: CLUSTERMAX_PREFIX, where this program lies, /usr, /usr/local]
     #[arg(long, value_name = "DIR")]
     pub prefix: Option<PathBuf>,

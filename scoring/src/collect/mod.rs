@@ -21,7 +21,7 @@ mod facts;
 mod fio;
 pub mod guards;
 mod inference;
-mod lifecycle;
+pub mod lifecycle;
 mod memory;
 pub mod nccl;
 pub mod network;

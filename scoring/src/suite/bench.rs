@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::launch::Launch;
 use super::plan::{Profile, Sizes, Stage};
 use super::slurm::Job;
 use super::stuck;
@@ -73,6 +74,12 @@ pub struct Bench {
     pub nodes: Vec<String>,
     /// The profile.
     pub profile: Profile,
+    /// Sizes and times are divided by this.
+    pub shrink: u32,
+    /// How the payloads are started.
+    pub launch: Launch,
+    /// The job's first step, where it had to be taken before the stage `lifecycle`.
+    pub first_step: String,
     /// Folder of `payload/`.
     pub parts: PathBuf,
     /// This program.
@@ -98,7 +105,7 @@ pub struct Bench {
 impl Bench {
     /// The profile's sizes.
     pub fn sizes(&self) -> Sizes {
-        self.profile.sizes()
+        self.profile.sizes().shrunk(self.shrink)
     }
 
     /// `raw/STAGE`, seen by all nodes.
@@ -178,16 +185,22 @@ impl Bench {
     pub fn payload(&mut self, payload: &str, args: &[String]) -> Result<(), Stop> {
         self.need_torch()?;
         let mut step = self.srun(self.ranks_per_node());
-        step.args(["--mpi=none", "--wait=20"])
-            .arg(&self.python)
-            .arg(self.parts.join("payload").join(payload))
-            .arg("--out")
+        step.args(["--mpi=none", "--wait=20"]);
+        self.python_command(&mut step, payload);
+        step.arg("--out")
             .arg(self.raw())
             .args(["--device", if self.torch.device == Device::Cuda { "cuda" } else { "cpu" }])
             // The demo is light on purpose: it runs on nodes that share one machine as well.
             .args(["--threads", "1"])
             .args(args);
         self.end_well(step)
+    }
+
+    /// Adds a payload to a step, as the launch options say.
+    pub fn python_command(&self, step: &mut Command, payload: &str) {
+        step.args(self.launch.options(&[&self.results, &self.parts]))
+            .args(self.launch.words(&self.python))
+            .arg(self.parts.join("payload").join(payload));
     }
 
     /// # Errors

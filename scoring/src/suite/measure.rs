@@ -9,10 +9,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use clap::ValueEnum as _;
 
 use super::bench::{Bench, Device, Stop, Torch};
-use super::plan::{Profile, Stage, length};
+use super::plan::{self, Profile, Stage, length};
 use super::progress::Progress;
 use super::slurm::Job;
-use super::{RunArgs, selected, slurm, stuck};
+use super::{RunArgs, launch, lifecycle, selected, slurm, stuck};
 use crate::collect::{self, StageState};
 use crate::run::Folder;
 use crate::{Failure, accept, record, score};
@@ -53,34 +53,46 @@ pub fn measure(args: &RunArgs) -> Result<u8, Failure> {
     if let Some(config) = &args.config {
         check_readable(config)?;
     }
-    let python = python(args.python.as_deref());
+    let shrink = args.shrink.unwrap_or(1);
+    if shrink > 1 && !crate::audit::simulated(args.config.as_deref()) {
+        return Err(Failure::input(
+            "--shrink works on a cluster of clustermax-sim only; choose a shorter --profile",
+        ));
+    }
     let scratch = tempfile::tempdir()
         .map_err(|error| Failure::missing(format!("no temporary folder can be made: {error}; set TMPDIR")))?;
-    // Not as a step: the first step of the job is what the stage lifecycle measures.
-    let torch = probe(&python, &parts, scratch.path());
-
-    let (begun, results) = begin_run(args, &job, &torch)?;
-    if let Some(contract) = &contract {
-        accept::keep(contract, &results)?;
-    }
+    args.launch.check(&[scratch.path(), &parts])?;
+    let python = args.launch.python(args.python.as_deref());
+    let python = python.unwrap_or_else(|| self::python(None));
     let mut bench = Bench {
         nodes: job.nodes.clone(),
         profile: args.profile,
+        shrink,
+        launch: args.launch.clone(),
+        first_step: String::new(),
         parts,
         clustermax,
         python,
-        torch,
+        torch: Torch { missing: None, device: Device::Cpu, gpus: 0 },
         config: args
             .config
             .as_deref()
             .map(|config| std::path::absolute(config).unwrap_or_else(|_| config.to_owned())),
-        results: results.clone(),
+        // Until the results folder is known.
+        results: scratch.path().to_owned(),
         begin,
         terminated,
         stage: stages[0],
-        deadline: Instant::now(),
+        deadline: Instant::now() + PROBE,
         job,
     };
+    bench.torch = look_for_torch(&mut bench, scratch.path())?;
+
+    let (begun, results) = begin_run(args, &bench.job, &bench.torch)?;
+    bench.results = results.clone();
+    if let Some(contract) = &contract {
+        accept::keep(contract, &results)?;
+    }
     say(format!(
         "run {} on cluster {}: nodes {} ({}), {}, results in {}",
         begun.run,
@@ -95,6 +107,9 @@ pub fn measure(args: &RunArgs) -> Result<u8, Failure> {
     }
     if let Some(missing) = &bench.torch.missing {
         say(format!("no torch: {missing}"));
+        if let Some(offers) = (bench.launch == launch::Launch::default()).then(launch::offers).flatten() {
+            say(format!("torch may be had by {offers}"));
+        }
     }
     let probe_file = scratch.path().join("probe.json");
     if probe_file.is_file() {
@@ -407,12 +422,46 @@ fn python(given: Option<&Path>) -> PathBuf {
         .map_or_else(|| PathBuf::from("/usr/bin/python3"), PathBuf::from)
 }
 
-/// What the interpreter can measure on this node.
-fn probe(python: &Path, parts: &Path, scratch: &Path) -> Torch {
+/// How long it may take to fetch and start a container and to import torch in it.
+const PROBE: Duration = Duration::from_secs(900);
+
+/// What the interpreter can measure. Not as a step: the first step of the job is what the stage lifecycle measures. In a
+/// container it must be one, so that first step is taken before.
+fn look_for_torch(bench: &mut Bench, scratch: &Path) -> Result<Torch, Failure> {
+    if bench.launch.container.is_some() {
+        bench.stage = plan::stage("lifecycle").unwrap_or(bench.stage);
+        let said = fs::create_dir_all(bench.raw())
+            .map_err(|error| Stop::Failed(2, Some(error.to_string())))
+            .and_then(|()| lifecycle::step(bench, "0", &[]));
+        match said {
+            Ok((lines, _)) => bench.first_step = lines,
+            Err(Stop::Failed(_, Some(why)) | Stop::Unavailable(why)) => return Err(Failure::missing(why)),
+            Err(_) => {
+                return Err(Failure::missing(format!("the first step failed: {}", last_words(&bench.log()))));
+            }
+        }
+    }
+    let mut words = Vec::new();
+    if bench.launch.container.is_some() {
+        words.extend(
+            ["srun", "--quiet", "--overlap", "--mpi=none", "-N1", "-n1", "-w", &bench.nodes[0]]
+                .map(str::to_owned),
+        );
+        words.extend(bench.job.gpus_on_node.iter().map(|gpus| format!("--gres=gpu:{gpus}")));
+        words.extend(bench.launch.options(&[scratch, &bench.parts]));
+    }
+    words.extend(bench.launch.words(&bench.python));
+    Ok(probe(&words, &bench.python, &bench.parts, scratch))
+}
+
+fn probe(words: &[String], python: &Path, parts: &Path, scratch: &Path) -> Torch {
     let none = |why: String| Torch { missing: Some(why), device: Device::Cpu, gpus: 0 };
-    let (script, out) = (parts.join("payload/probe.py"), scratch.display().to_string());
-    let said =
-        slurm::output(python, &[&script.display().to_string(), "--out", &out], Duration::from_secs(180));
+    let (script, out) = (parts.join("payload/probe.py").display().to_string(), scratch.display().to_string());
+    let mut args: Vec<&str> = words.iter().skip(1).map(String::as_str).collect();
+    args.extend([script.as_str(), "--out", &out]);
+    let program = words.first().map_or("", String::as_str);
+    let limit = if program == "srun" { PROBE } else { Duration::from_secs(180) };
+    let said = slurm::output(program, &args, limit);
     if let Some(said) = said {
         let words: Vec<&str> = said.lines().last().unwrap_or_default().split_whitespace().collect();
         if let [device, gpus] = words[..] {

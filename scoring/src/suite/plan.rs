@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 use super::bench::{Bench, Stop};
-use super::{burnin, network, stages, storage};
+use super::{burnin, lifecycle, network, stages, storage};
 use crate::methodology::Methodology;
 
 /// How long and how thoroughly the suite measures.
@@ -98,6 +98,27 @@ impl Profile {
     }
 }
 
+impl Sizes {
+    /// The same profile in less time, to see that it runs to its end: every size and time by `by`, but never nothing.
+    #[must_use]
+    pub fn shrunk(self, by: u32) -> Self {
+        let by = by.max(1);
+        let of = |size: u32| if size == 0 { 0 } else { (size / by).max(1) };
+        Self {
+            message: (self.message / u64::from(by)).max(1 << 20),
+            nccl_message: if by == 1 { self.nccl_message } else { "16M" },
+            gemm: of(self.gemm).max(self.gemm.min(2)),
+            steps: of(self.steps).max(self.steps.min(10)),
+            fio: of(self.fio),
+            file_mib: of(self.file_mib).max(self.file_mib.min(32)),
+            endurance: of(self.endurance).max(self.endurance.min(5)),
+            files: of(self.files).max(self.files.min(200)),
+            burnin: of(self.burnin).max(self.burnin.min(30)),
+            ..self
+        }
+    }
+}
+
 /// One measurement of the suite.
 pub struct Stage {
     /// As on the command line; the folder below `raw/`.
@@ -132,11 +153,12 @@ impl Stage {
 pub static STAGES: &[Stage] = &[
     Stage {
         name: "lifecycle",
-        measures: "the job's first step against later ones, import of torch cold and warm",
+        measures: "the job's first step against later ones, our own prolog, start of containers, import of torch cold and warm, \
+                   install of a package, boot to slurmd",
         needs: "",
         limits: [60, 60, 300, 300, 300],
         success: &[("prolog_seconds", "measured on every node")],
-        body: stages::lifecycle,
+        body: lifecycle::lifecycle,
     },
     Stage {
         name: "preflight",
@@ -382,6 +404,34 @@ mod tests {
             let burnin = profile.sizes().burnin;
             assert!(burnin == 0 || burnin + 60 <= limit(*profile), "{}", profile.word());
         }
+    }
+
+    /// What a profile may take is the sum of its stages, each with a deadline.
+    #[test]
+    fn every_stage_of_a_profile_has_a_deadline_and_the_plan_adds_them_up() {
+        let methodology = Methodology::built_in().unwrap();
+        for (profile, hours) in [(Profile::Quick, 4.0), (Profile::Acceptance, 6.5), (Profile::Full, 14.5)] {
+            let stages: Vec<&Stage> = profile.stages().collect();
+            assert_eq!(stages.len(), STAGES.len(), "{}: all stages", profile.word());
+            let plan = to_json(profile, &stages, &methodology);
+            let rows = plan["stages"].as_array().unwrap();
+            let limits: Vec<u64> = rows.iter().map(|row| row["longest_seconds"].as_u64().unwrap()).collect();
+            assert!(limits.iter().all(|limit| *limit > 0), "{plan}");
+            assert_eq!(plan["longest_seconds"].as_u64().unwrap(), limits.iter().sum::<u64>());
+            assert!((limits.iter().sum::<u64>() as f64) < hours * 3600.0, "{}", profile.word());
+            assert!(rows.iter().all(|row| {
+                row["success"].as_array().is_some_and(|rules| !rules.is_empty() || row["stage"] == "audit")
+            }));
+        }
+    }
+
+    #[test]
+    fn a_shrunk_profile_measures_everything_briefly() {
+        let full = Profile::Full.sizes();
+        assert_eq!(full.shrunk(1), full);
+        let small = full.shrunk(1000);
+        assert_eq!((small.gemm, small.steps, small.fio, small.endurance, small.burnin), (2, 10, 1, 5, 30));
+        assert_eq!(Profile::Demo.sizes().shrunk(1000).burnin, 0, "what a profile lacks stays away");
     }
 
     #[test]

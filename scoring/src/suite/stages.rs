@@ -4,15 +4,11 @@ use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use super::bench::{Bench, Device, Stop};
 use super::plan::Profile;
 use super::slurm;
-
-fn epoch() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64())
-}
 
 fn write(path: &Path, text: &str) -> Result<(), Stop> {
     fs::write(path, text).map_err(|error| {
@@ -24,38 +20,6 @@ fn write(path: &Path, text: &str) -> Result<(), Stop> {
             )),
         )
     })
-}
-
-/// First thing in the job: the first step is the one that waits for a prolog.
-pub fn lifecycle(bench: &mut Bench) -> Result<(), Stop> {
-    let raw = bench.raw();
-    let (answer, mut steps) = (raw.join("step.tmp"), String::new());
-    for number in 0..4 {
-        let mut step = bench.srun(1);
-        // The tag: a SPANK plug-in may print lines of its own.
-        step.args(["--mpi=none", "bash", "-c", r#"echo "cmx-step $SLURMD_NODENAME $EPOCHREALTIME""#]);
-        let before = epoch();
-        let code = bench.run(step, Some(&answer))?;
-        let said = fs::read_to_string(&answer).unwrap_or_default();
-        for line in said.lines() {
-            let words: Vec<&str> = line.split_whitespace().collect();
-            if let ["cmx-step", node, inside] = words[..] {
-                steps.push_str(&format!("{number}\t{node}\t{before:.6}\t{inside}\n"));
-            }
-        }
-        write(&raw.join("steps.tsv"), &steps)?;
-        if code != 0 {
-            return Err(Stop::Failed(code, None));
-        }
-    }
-    let _ = fs::remove_file(answer);
-    // With PrologFlags=Alloc the prolog runs between the job's start and its script.
-    if let Some(start) = bench.job.start {
-        write(&raw.join("begin.tsv"), &format!("{start} {:.6}\n", bench.begin))?;
-    }
-    bench.need_torch()?;
-    let script = bench.parts.join("payload/import_time.py").display().to_string();
-    bench.on_every_node(&bench.python.clone(), &[&script, "--out", &raw.display().to_string()])
 }
 
 /// What every node is like before anything is measured, and what Slurm says of it.
@@ -71,7 +35,9 @@ pub fn preflight(bench: &mut Bench) -> Result<(), Stop> {
     let script = bench.parts.join("payload/preflight.sh").display().to_string();
     let healthcheck = bench.clustermax.with_file_name("clustermax-healthcheck").display().to_string();
     let mut step = bench.srun(1);
-    step.args(["--mpi=none", "bash", &script, &raw.display().to_string(), &healthcheck]);
+    // Where the payloads will run: inside of a container, where there is one.
+    step.arg("--mpi=none").args(bench.launch.options(&[&bench.results, &bench.parts]));
+    step.args(["bash", &script, &raw.display().to_string(), &healthcheck]);
     match bench.run(step, Some(&raw.join("facts.txt")))? {
         0 => Ok(()),
         code => Err(Stop::Failed(code, None)),

@@ -180,7 +180,6 @@ fn metadata(bench: &mut Bench, raw: &Path, sizes: &Sizes) -> Result<(), Stop> {
 
 /// `import torch`, cold, on one node, on two ... on all.
 fn imports(bench: &mut Bench, raw: &Path, left: &mut Vec<Left>) -> Result<(), Stop> {
-    let script = bench.parts.join("payload/import_time.py").display().to_string();
     let ends = bench.sizes().fio < 10;
     for count in growing(bench.nodes.len(), ends) {
         // An import from a busy file server takes tens of seconds.
@@ -194,7 +193,9 @@ fn imports(bench: &mut Bench, raw: &Path, left: &mut Vec<Left>) -> Result<(), St
         })?;
         let nodes = bench.nodes[..count].to_vec();
         let mut step = bench.srun_on(&nodes, 1);
-        step.arg("--mpi=none").arg(&bench.python).args([&script, "--cold", "--out"]).arg(&folder);
+        step.arg("--mpi=none");
+        bench.python_command(&mut step, "import_time.py");
+        step.args(["--cold", "--out"]).arg(&folder);
         end(bench.run(step, None)?)?;
     }
     Ok(())
