@@ -36,6 +36,34 @@ fn verdict<'a>(report: &'a Value, id: &str) -> &'a str {
     row(report, id)["verdict"].as_str().expect("verdict")
 }
 
+/// Each criterion that a program can decide, wholly or partly, has a verdict with what was seen or why nothing was; one that is not
+/// as it should be says how to look again and what to do. (What only a comparison of nodes tells once said nothing when it passed.)
+fn every_criterion_ends_in_a_state(report: &Value) {
+    let rows = report["criteria"].as_array().expect("criteria");
+    let counted: u64 = report["counts"].as_object().expect("counts").values().filter_map(Value::as_u64).sum();
+    assert_eq!(counted as usize, rows.len());
+    let list = std::fs::read_to_string(project().join("scoring/data/criteria-list.tsv")).expect("list");
+    let wanted: Vec<&str> = list
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split('\t');
+            let (id, _, class) = (words.next()?, words.next()?, words.next()?);
+            matches!(class, "machine" | "partly").then_some(id)
+        })
+        .collect();
+    let found: Vec<&str> = rows.iter().filter_map(|row| row["id"].as_str()).collect();
+    assert_eq!(found, wanted);
+    for row in rows {
+        let text = |key: &str| row[key].as_str().unwrap_or_default().to_owned();
+        assert!(["PASS", "WARN", "FAIL", "SKIP"].contains(&text("verdict").as_str()), "{row}");
+        assert!(!text("observed").is_empty(), "no observed value and no reason: {row}");
+        assert!(!text("observed").contains("does not decide it"), "only Kubernetes is left out: {row}");
+        if ["WARN", "FAIL"].contains(&text("verdict").as_str()) {
+            assert!(!text("mend").is_empty() && !text("command").is_empty(), "no mend or command: {row}");
+        }
+    }
+}
+
 #[test]
 fn the_whole_cluster_is_audited_by_a_user_and_by_root_and_busy_nodes_are_named() {
     let c = Cluster::up(&["--nodes", "4", "--enforcement", "enforce"]);
@@ -51,18 +79,7 @@ fn the_whole_cluster_is_audited_by_a_user_and_by_root_and_busy_nodes_are_named()
     assert!(seconds < 60.0, "{seconds} s");
     assert_eq!(user["root"], false);
     assert_eq!(user["nodes"].as_array().map(Vec::len), Some(4), "{}", user["not_seen"]);
-    let rows = user["criteria"].as_array().expect("criteria");
-    let counted: u64 = user["counts"].as_object().expect("counts").values().filter_map(Value::as_u64).sum();
-    assert_eq!(counted as usize, rows.len());
-    assert!(rows.len() > 130, "{}", rows.len());
-    for row in rows {
-        let text = |key: &str| row[key].as_str().unwrap_or_default().to_owned();
-        assert!(["PASS", "WARN", "FAIL", "SKIP"].contains(&text("verdict").as_str()), "{row}");
-        assert!(!text("observed").is_empty(), "no observed value and no reason: {row}");
-        if ["WARN", "FAIL"].contains(&text("verdict").as_str()) {
-            assert!(!text("mend").is_empty() && !text("command").is_empty(), "no mend or command: {row}");
-        }
-    }
+    every_criterion_ends_in_a_state(&user);
     // Proven, not read from configuration files.
     for id in ["orc-22", "orc-23", "lif-08", "net-01", "mon-15", "mon-17", "orc-21"] {
         assert_ne!(verdict(&user, id), "SKIP", "{}", row(&user, id));
@@ -79,6 +96,17 @@ fn the_whole_cluster_is_audited_by_a_user_and_by_root_and_busy_nodes_are_named()
     assert_eq!(verdict(&user, "sec-10"), "FAIL", "{}", row(&user, "sec-10"));
     // What the user may not see is said, not guessed.
     assert_eq!(verdict(&user, "lif-09"), "SKIP");
+    let seen = |report: &Value, id: &str| row(report, id)["observed"].as_str().unwrap_or_default().to_owned();
+    for (id, why) in [
+        ("lif-17", "--internet-url"),
+        ("lif-19", "--before DIR"),
+        ("rel-17", "no NVLink domain spans nodes"),
+        ("rel-34", "clustermax sla --records"),
+        ("rel-31", "clustermax inject"),
+        ("rel-28", "--stages burnin"),
+    ] {
+        assert!(verdict(&user, id) == "SKIP" && seen(&user, id).contains(why), "{}", row(&user, id));
+    }
     // The kept folder is a results folder like any other.
     let scored = run(Command::new(program("clustermax")).arg("score").arg(&results));
     assert_eq!(scored.code, 1, "simulated, so not rated: {}", scored.err);
@@ -90,8 +118,18 @@ fn the_whole_cluster_is_audited_by_a_user_and_by_root_and_busy_nodes_are_named()
         c.node("n4").state.starts_with("ALLOC") || c.node("n4").state.starts_with("MIX")
     });
     c.slurm(&["scontrol", "update", "nodename=n3", "state=drain", "reason=by hand"]);
-    let said = run(&mut c.command(&[&clustermax, "audit", "--json"]));
+    let image = "/images/none.sqsh";
+    let with = ["--before", &kept, "--container-image", image];
+    let said = run(&mut c.command(&[&[clustermax.as_str(), "audit", "--json"][..], &with[..]].concat()));
     let root = report(&said);
+    every_criterion_ends_in_a_state(&root);
+    // Nobody rebooted, and no container can start here: the first is not known, the second is proven.
+    assert!(seen(&root, "lif-19").contains("has not been rebooted"), "{}", row(&root, "lif-19"));
+    assert!(
+        verdict(&root, "orc-12") == "FAIL" && seen(&root, "orc-12").contains(image),
+        "{}",
+        row(&root, "orc-12")
+    );
     println!(
         "as root: {:.1} s; {}; not seen {}",
         root["seconds"].as_f64().unwrap_or(0.0),
@@ -131,6 +169,12 @@ fn the_whole_cluster_is_audited_by_a_user_and_by_root_and_busy_nodes_are_named()
     let said = run(&mut c.user_command(&[&clustermax, "audit", "--minimum-versions", &given]));
     assert_eq!(said.code, 2, "{}", said.out);
     assert!(said.err.contains("minimum.tsv line 2") && said.err.lines().count() == 1, "{}", said.err);
+    for (option, value, why) in
+        [("--internet-url", "10.0.0.1", "no address of the web"), ("--before", "/", "no results folder")]
+    {
+        let said = run(&mut c.user_command(&[&clustermax, "audit", option, value]));
+        assert!(said.code == 2 && said.err.contains(why) && said.err.lines().count() == 1, "{}", said.err);
+    }
     // Without Slurm: a sentence, and the way to look at one node.
     let said = run(Command::new(program("clustermax")).arg("audit").env("SLURM_CONF", "/nonexistent"));
     assert_eq!(said.code, 3, "{}", said.out);
@@ -138,7 +182,7 @@ fn the_whole_cluster_is_audited_by_a_user_and_by_root_and_busy_nodes_are_named()
 }
 
 /// A row of cmax and the criterion that asks for the same thing here.
-const SAME: [(&str, &str); 35] = [
+const SAME: [(&str, &str); 36] = [
     ("access.externalIdp.detected", "orc-07"),
     ("access.slurmCommandsOk", "orc-02"),
     ("access.sshToComputeNodes", "orc-08"),
@@ -156,6 +200,7 @@ const SAME: [(&str, &str); 35] = [
     ("healthChecks.dcgmSlurm", "orc-22"),
     ("healthChecks.monitoringStack.dcgmExporter", "mon-06"),
     ("healthChecks.nhcInstalled", "orc-23"),
+    ("nccl_ib_qps.status", "net-14"),
     ("nccl_topo_file.status", "net-13"),
     ("networking.hcaNamingValid", "net-12"),
     ("networking.ncclAutoConfig", "net-05"),

@@ -14,15 +14,21 @@ use crate::audit::versions::Table;
 use crate::record::{Scalar, State, Subject};
 
 mod acs;
+mod containers;
 mod fabric;
 mod gpu;
 mod health;
+mod idle;
+mod internet;
+mod keys;
 pub(crate) mod monitoring;
 mod node;
 mod platform;
+mod reboot;
 mod slurm;
 mod storage;
 mod system;
+mod topology;
 mod traces;
 mod verdicts;
 mod versions;
@@ -75,6 +81,16 @@ pub struct Args {
     /// Keep raw documents and records in this new results folder; `clustermax score` reads it
     #[arg(long, value_name = "DIR")]
     pub results: Option<PathBuf>,
+    /// A file of 1 GB or more that you may download: how fast and how steady the way to the internet is
+    /// (default: CLUSTERMAX_INTERNET_URL; without it nothing is sent)
+    #[arg(long, value_name = "URL")]
+    pub internet_url: Option<String>,
+    /// Start a container of this image (a .sqsh file, or one of a registry) on one node, and time it
+    #[arg(long, value_name = "IMAGE")]
+    pub container_image: Option<String>,
+    /// Results folder of an audit from before a reboot: what the reboot lost is named
+    #[arg(long, value_name = "DIR")]
+    pub before: Option<PathBuf>,
     /// Table of minimum versions (default: that of this release); - reads standard input
     #[arg(long, value_name = "FILE")]
     pub minimum_versions: Option<PathBuf>,
@@ -309,7 +325,17 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
         return whole::run(&args, &table);
     }
     let host = Host::open(args.config.as_deref(), args.node.as_deref())?;
-    let document = look(&host, &args.scope, &args.nodes, &table);
+    let url = internet::url(args.internet_url.as_deref())?;
+    let mut document = look(&host, &args.scope, &args.nodes, &table);
+    if args.scope.contains(&Scope::Cluster) {
+        document.items.extend(internet::audit(&host.node, url.as_deref()));
+    }
+    if args.scope.contains(&Scope::Node) {
+        document.items.push(match &args.before {
+            Some(folder) => reboot::compare(reboot::before(folder, &host.node)?.as_ref(), &document),
+            None => reboot::not_tried().on(&host.node),
+        });
+    }
     let mut json = serde_json::to_string_pretty(&document).map_err(Failure::input)?;
     json.push('\n');
     if let Some(out) = &args.out {

@@ -118,6 +118,12 @@ fn table() -> Vec<(&'static str, Vec<Row>, &'static str, f64)> {
     ]
     .concat();
     let returned = json!({"fault": "recorded", "kind": "recorded", "how": "returned"});
+    let off =
+        json!({"collective": "all_reduce", "variant": "nvlink_off", "nodes": 1, "ranks": 8, "size": 1 << 30});
+    let half = json!({"collective": "all_reduce", "tool": "nccl-tests", "nodes": 4, "of": 2});
+    let scaling = [one("collective_scaling", half, 0.97), one("busbw", off, 47.0)].concat();
+    let loss = |op: &str| both("storage_endurance_loss", &json!({"op": op, "length": "minutes"}), 4.0);
+    let lasting = [loss("write"), loss("read")].concat();
     vec![
         ("sto-12", store.clone(), "s3_latency", 2000.0),
         ("sto-12", store.clone(), "s3_errors", 1.0),
@@ -126,6 +132,8 @@ fn table() -> Vec<(&'static str, Vec<Row>, &'static str, f64)> {
         ("net-10", rails, "rdma_latency", 60.0),
         ("net-15", small.clone(), "collective_time", 5000.0),
         ("net-15", small, "algbw", 40.0),
+        ("net-16", scaling.clone(), "collective_scaling", 0.3),
+        ("net-16", scaling, "busbw", 2.0),
         (
             "rel-16",
             one("fault_to_return_seconds", returned.clone(), 2580.0),
@@ -150,6 +158,11 @@ fn table() -> Vec<(&'static str, Vec<Row>, &'static str, f64)> {
         ("rel-35", right, "fault_action_right", 0.0),
         ("rel-37", one("whole_rack_outages", json!({}), 0.0), "whole_rack_outages", 1.0),
         ("mon-22", one("availability_difference", json!({}), 0.02), "availability_difference", 3.0),
+        ("sto-09", one("import_torch_slowdown", json!({}), 1.1), "import_torch_slowdown", 12.0),
+        ("sto-11", lasting, "storage_endurance_loss", 90.0),
+        ("lif-17", on("internet_download", json!({}), 18.0), "internet_download", 0.05),
+        ("lif-19", both("reboot_differences", &json!({}), 0.0), "reboot_differences", 2.0),
+        ("rel-06", on("internet_failed", json!({}), 0.0), "internet_failed", 35.0),
         ("pri-06", one("cost_overhead", json!({}), 2.5), "cost_overhead", 150.0),
     ]
 }
@@ -205,8 +218,75 @@ fn a_return_that_was_waited_for_in_vain_leaves_the_replacement_open() {
     let recorded = json!({"fault": "recorded", "kind": "recorded", "how": "returned"});
     let injected = json!({"fault": "xid79", "kind": "kernel", "how": "returned"});
     let sla = row("fault_to_return_seconds", "", recorded, Ok(1800.0));
-    let none = row("fault_to_return_seconds", "n1", injected.clone(), Err(("unavailable", "not waited for")));
-    assert_eq!(judged("rel-16", &[sla.clone(), none]).0, Outcome::Pass);
-    let vain = row("fault_to_return_seconds", "n1", injected, Err(("unknown", "not back within 3600 s")));
-    assert_eq!(judged("rel-16", &[sla, vain]).0, Outcome::Unknown);
+    let of = |state, why| row("fault_to_return_seconds", "n1", injected.clone(), Err((state, why)));
+    assert_eq!(
+        judged("rel-16", &[sla.clone(), of("unavailable", "not_tried: not waited for")]).0,
+        Outcome::Pass
+    );
+    assert_eq!(judged("rel-16", &[sla, of("unknown", "not back within 3600 s")]).0, Outcome::Unknown);
+}
+
+/// GB200 trays are watched as racks; nodes of eight GPUs are none, which is no fault of theirs.
+#[test]
+fn a_rack_is_asked_for_where_there_is_one() {
+    let domain = |value| both_of("rack_domain", value);
+    let age = |value| both_of("rack_check_age", value);
+    let none = Err(("not_applicable", "no_rack_scale: NVIDIA H100 80GB HBM3"));
+    for (rows, outcome) in [
+        ([domain(Ok(1.0)), age(Ok(40.0))].concat(), Outcome::Pass),
+        ([domain(Ok(0.0)), age(Ok(40.0))].concat(), Outcome::Fail),
+        ([domain(Ok(1.0)), age(Ok(400.0))].concat(), Outcome::Fail),
+        ([domain(Err(("unknown", "not seen"))), age(Ok(40.0))].concat(), Outcome::Unknown),
+        ([domain(none), age(none)].concat(), Outcome::NotApplicable),
+    ] {
+        let (found, _, reason) = judged("rel-17", &rows);
+        assert_eq!(found, outcome, "{reason}");
+    }
+}
+
+/// Queue pairs are advice: what is not swept is never a failure.
+#[test]
+fn queue_pairs_warn_and_never_fail() {
+    let (outcome, value, _) = judged("net-14", &both_of("nccl_qps_fit", Ok(0.0)));
+    assert_eq!((outcome, value), (Outcome::Pass, Some(0.5)));
+    assert_eq!(judged("net-14", &both_of("nccl_qps_fit", Ok(1.0))).1, Some(1.0));
+    assert_eq!(judged("net-14", &[]).0, Outcome::Unknown);
+}
+
+/// Either our stamp or another suite's job shows a long check; a machine without both is not known to have none.
+#[test]
+fn a_long_check_is_shown_by_its_stamp_or_by_sacct() {
+    let of = |by: &str, value| {
+        ["n1", "n2"].map(|node| row("idle_check_age", node, json!({"by": by}), value)).to_vec()
+    };
+    let gives = |value| vec![row("idle_check_gives_way", "", json!({}), Ok(value))];
+    let (none, not) = (Err(("unavailable", "not there")), Err(("unavailable", "no_history: none")));
+    for (rows, outcome) in [
+        ([of("stamp", Ok(20.0)), of("sacct", not), gives(1.0)].concat(), Outcome::Pass),
+        ([of("stamp", none), of("sacct", Ok(100.0)), gives(1.0)].concat(), Outcome::Pass),
+        ([of("stamp", Ok(900.0)), of("sacct", not), gives(1.0)].concat(), Outcome::Fail),
+        ([of("stamp", Ok(20.0)), of("sacct", not), gives(0.0)].concat(), Outcome::Fail),
+        ([of("stamp", none), of("sacct", not), gives(1.0)].concat(), Outcome::Unavailable),
+        (gives(1.0), Outcome::Unknown),
+    ] {
+        let (found, _, reason) = judged("rel-19", &rows);
+        assert_eq!(found, outcome, "{reason}");
+    }
+}
+
+fn both_of(metric: &str, value: Result<f64, (&'static str, &str)>) -> Vec<Row> {
+    ["n1", "n2"].map(|node| row(metric, node, json!({}), value)).to_vec()
+}
+
+/// In Slurm only what is about Kubernetes may be left out.
+#[test]
+fn only_kubernetes_is_undecided() {
+    for criterion in &methodology().undecided {
+        let about = criterion.undecided.as_deref().unwrap();
+        assert!(
+            about.contains("Kubernetes") && criterion.class.word() == "not_slurm",
+            "{}: {about}",
+            criterion.id
+        );
+    }
 }

@@ -1,5 +1,6 @@
 //! GPUs of this node: PCI sysfs, and NVML through `clustermax-healthcheck` in a child with a deadline.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -476,6 +477,18 @@ fn held_none(host: &Host) -> Result<u32, String> {
 pub fn held(host: &Host) -> Vec<Item> {
     let (open, all) = device_files(host);
     vec![Item::value("audit", "gpu_open", f64::from(open), format!("{open} of {all}")).on(&host.node)]
+}
+
+/// Names of the node's GPUs; none without GPUs.
+///
+/// # Errors
+/// GPUs are on the bus, and nothing says their names.
+pub fn models(host: &Host) -> Result<BTreeSet<String>, String> {
+    match nvml(host) {
+        Ok(nvml) => Ok(nvml.gpus.iter().map(|gpu| words(gpu, "name")).collect()),
+        Err(_) if pci(host).is_empty() => Ok(BTreeSet::new()),
+        Err(why) => Err(why),
+    }
 }
 
 /// The driver's version by NVML.

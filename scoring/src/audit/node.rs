@@ -5,7 +5,10 @@ use std::path::{Path, PathBuf};
 
 use super::system::{self, Host, find, names, text};
 use super::versions::Table;
-use super::{Item, Verdict, acs, fabric, gpu, health, monitoring, platform, storage, traces, versions};
+use super::{
+    Item, Verdict, acs, fabric, gpu, health, idle, keys, monitoring, platform, storage, topology, traces,
+    versions,
+};
 
 /// Versions, processors, memory, InfiniBand link failures.
 pub fn inventory(host: &Host) -> Vec<Item> {
@@ -135,7 +138,14 @@ pub fn audit(host: &Host, table: &Table) -> Vec<Item> {
         });
     }
     items.extend(monitoring::audit(host));
-    items.extend(health::audit(host));
+    items.extend(keys::audit(host));
+    items.push(topology::queue_pairs(host));
+    let health = health::audit(host);
+    if let Some(age) = health.iter().find(|item| item.metric == "health_check_program_age") {
+        items.extend(topology::rack(host, age));
+    }
+    items.extend(health);
+    items.push(idle::stamp(host));
     items.into_iter().map(|item| item.on(&host.node)).collect()
 }
 

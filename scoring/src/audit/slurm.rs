@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::system::{self, Host, Ran, find, text};
-use super::{Item, Verdict, monitoring, storage};
+use super::{Item, Verdict, idle, monitoring, storage};
 
 const S: &str = "audit";
 
@@ -75,6 +75,7 @@ pub fn audit(host: &Host, nodes: &[String]) -> Vec<Item> {
     items.push(monitoring::foreign_nodes(nodes).on(&host.node));
     items.push(monitoring::dashboard().on(&host.node));
     items.extend(ssh(host, nodes));
+    items.extend(idle::audit(nodes));
     items
 }
 

@@ -96,8 +96,13 @@ pub fn row(
         let more = if of > 1 { format!(" (first of {of})") } else { String::new() };
         format!("{place}{}{more}", item.observed)
     };
-    if let Some(item) = first {
-        item.command.clone_into(&mut row.command);
+    // What only a comparison of nodes tells is no item of any of them: `collect` makes its record.
+    let compared =
+        COMPARED.iter().find(|(metric, ..)| criterion.measures.iter().any(|one| one.metric == *metric));
+    match (first, compared) {
+        (Some(item), _) => item.command.clone_into(&mut row.command),
+        (None, Some((_, command, _))) => (*command).clone_into(&mut row.command),
+        (None, None) => {}
     }
     let decided = |row: &mut Row, word: &'static str| {
         row.verdict = word;
@@ -105,7 +110,8 @@ pub fn row(
         row.observed = match (first, verdict.reason.is_empty()) {
             (Some(item), true) => text(item, mine.len()),
             (Some(item), false) => format!("{}; {}", text(item, mine.len()), verdict.reason),
-            (None, _) => verdict.reason.clone(),
+            (None, false) => verdict.reason.clone(),
+            (None, true) => values(&verdict.observed),
         };
     };
     match verdict.outcome {
@@ -114,11 +120,6 @@ pub fn row(
         Outcome::Fail => decided(&mut row, "FAIL"),
         Outcome::Unknown | Outcome::Unavailable | Outcome::NotApplicable => {
             row.observed = match others.first() {
-                Some(stage) if suite_stage(stage) => {
-                    format!(
-                        "measured by the suite's stage {stage}: sbatch clustermax-suite.sh --stages {stage}"
-                    )
-                }
                 Some(stage) if stage.starts_with("faults") => {
                     let sla = if stage.ends_with("sla") {
                         ", or from Slurm's own records: clustermax sla --records DIR"
@@ -126,6 +127,11 @@ pub fn row(
                         ""
                     };
                     format!("measured by a fault on purpose: clustermax inject{sla}")
+                }
+                Some(stage) if suite_stage(stage) => {
+                    format!(
+                        "measured by the suite's stage {stage}: sbatch clustermax-suite.sh --stages {stage}"
+                    )
                 }
                 Some(&"sla") => "reckoned from Slurm's own records: clustermax sla --records DIR".to_owned(),
                 Some(stage) => {
@@ -144,12 +150,33 @@ pub fn row(
             };
         }
     }
-    if matches!(row.verdict, "WARN" | "FAIL")
-        && let Some(item) = mine.iter().find(|item| !item.mend.is_empty())
-    {
-        item.mend.clone_into(&mut row.mend);
+    if matches!(row.verdict, "WARN" | "FAIL") {
+        match (mine.iter().find(|item| !item.mend.is_empty()), compared) {
+            (Some(item), _) => item.mend.clone_into(&mut row.mend),
+            (None, Some((.., mend))) => (*mend).clone_into(&mut row.mend),
+            (None, None) => {}
+        }
     }
     row
+}
+
+/// Metrics that come from comparing nodes: how to look again, and what to do.
+const COMPARED: [(&str, &str, &str); 2] = [
+    ("home_shared", "srun -N2 findmnt -T ~", "mount users' homes from the same server on every node"),
+    (
+        "mount_spread",
+        "srun -N2 findmnt -l",
+        "mount the same file systems from the same servers on every node",
+    ),
+];
+
+/// Values that counted, of the first that is named: `home_shared, source=srv:/home 1: n1 (one of several)`.
+fn values(observed: &[judge::Observed]) -> String {
+    let Some(first) = observed.first() else { return "nothing speaks against it".to_owned() };
+    let place = if first.subject.is_empty() { String::new() } else { format!(": {}", first.subject) };
+    let unit = if first.unit.is_empty() { String::new() } else { format!(" {}", first.unit) };
+    let more = if observed.len() > 1 { " (one of several)" } else { "" };
+    format!("{}{} {}{unit}{place}{more}", first.metric, first.params, crate::load::number(first.value))
 }
 
 fn suite_stage(stage: &str) -> bool {

@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::system::{self, Host, Ran};
 use super::verdicts::{Row, row, shown};
 use super::versions::Table;
-use super::{Args, Document, Item, SCHEMA, Verdict, now, slurm};
+use super::{Args, Document, Item, SCHEMA, Verdict, containers, internet, now, reboot, slurm};
 use crate::Failure;
 use crate::judge;
 use crate::methodology::Class;
@@ -78,21 +78,39 @@ pub fn run(args: &Args, table: &Table) -> Result<u8, Failure> {
     let begin = Instant::now();
     let methodology = crate::score::methodology(args.data.as_deref())?;
     let host = Host::open(args.config.as_deref(), args.node.as_deref())?;
+    let url = internet::url(args.internet_url.as_deref())?;
+    if let Some(folder) = &args.before {
+        reboot::before(folder, "")?;
+    }
     let targets = targets(args)?;
     let cluster = cluster_name();
     let names: Vec<String> = targets.iter().map(|target| target.name.clone()).collect();
     let started = now();
-    let (documents, seen, mut unseen, of_cluster) = std::thread::scope(|scope| {
+    let (mut documents, seen, mut unseen, of_cluster, way) = std::thread::scope(|scope| {
+        let way = scope.spawn(|| internet::audit(&host.node, url.as_deref()));
         let of_cluster = scope.spawn(|| {
             let from = Instant::now();
             let items = slurm::audit(&host, &names);
             document(&host.node, items, from.elapsed().as_secs_f64())
         });
         let (documents, seen, unseen) = fan_out(args, &targets);
-        (documents, seen, unseen, of_cluster.join())
+        (documents, seen, unseen, of_cluster.join(), way.join())
     });
-    let of_cluster = of_cluster
-        .map_err(|_| Failure::missing("the audit of Slurm's configuration ended in a panic; report it"))?;
+    let panicked = |_| Failure::missing("a part of the audit ended in a panic; report it");
+    let mut of_cluster = of_cluster.map_err(panicked)?;
+    of_cluster.items.extend(way.map_err(panicked)?);
+    if let (Some(image), Some(node)) = (&args.container_image, seen.first()) {
+        let target = targets.iter().find(|target| target.name == node.node);
+        let options = target.map(|target| placed(args, target, inside())).unwrap_or_default();
+        of_cluster.items.extend(containers::start(image, &node.node, &options));
+    }
+    if let Some(folder) = &args.before {
+        for document in &mut documents {
+            let item = reboot::compare(reboot::before(folder, &document.node)?.as_ref(), document);
+            document.items.retain(|old| old.metric != item.metric);
+            document.items.push(item);
+        }
+    }
     unseen.sort_by_key(|one| natural(&one.node));
     let looked: Vec<String> =
         if seen.is_empty() { names.clone() } else { seen.iter().map(|node| node.node.clone()).collect() };
@@ -273,7 +291,7 @@ fn plan(target: &Target, inside: bool) -> Result<u32, String> {
 }
 
 fn fan_out(args: &Args, targets: &[Target]) -> (Vec<Document>, Vec<Seen>, Vec<Unseen>) {
-    let inside = std::env::var_os("SLURM_JOB_ID").is_some();
+    let inside = inside();
     let queue: Mutex<VecDeque<&Target>> = Mutex::new(targets.iter().collect());
     let done = Mutex::new((Vec::new(), Vec::new(), Vec::new()));
     std::thread::scope(|scope| {
@@ -306,6 +324,27 @@ fn fan_out(args: &Args, targets: &[Target]) -> (Vec<Document>, Vec<Seen>, Vec<Un
     (documents, seen, unseen)
 }
 
+/// Inside a job, whose nodes are ours already.
+fn inside() -> bool {
+    std::env::var_os("SLURM_JOB_ID").is_some()
+}
+
+/// srun's options for one step on a node: within the job, or by a short job of its own.
+fn placed(args: &Args, target: &Target, inside: bool) -> Vec<String> {
+    let mut options: Vec<String> = Vec::new();
+    if inside {
+        options.extend(["--overlap", "--overcommit"].map(str::to_owned));
+    } else {
+        options.extend(["--job-name=cmx-audit", "-t", "3"].map(str::to_owned));
+        options.push(format!("--immediate={IMMEDIATE}"));
+        if !target.partition.is_empty() {
+            options.extend(["-p".to_owned(), target.partition.clone()]);
+        }
+    }
+    options.extend(args.srun.iter().cloned());
+    options
+}
+
 /// One step on one node.
 fn one(args: &Args, target: &Target, gpus: u32, inside: bool) -> Result<(Document, Seen), String> {
     let own = match &args.program {
@@ -314,17 +353,8 @@ fn one(args: &Args, target: &Target, gpus: u32, inside: bool) -> Result<(Documen
     };
     let mut command = std::process::Command::new("srun");
     command.args(["--quiet", "--mpi=none", "-N1", "-n1", "-w", &target.name]);
-    if inside {
-        command.args(["--overlap", "--overcommit"]);
-    } else {
-        let immediate = format!("--immediate={IMMEDIATE}");
-        command.args(["--job-name=cmx-audit", "-t", "3", &immediate]);
-        if !target.partition.is_empty() {
-            command.args(["-p", &target.partition]);
-        }
-    }
     command.arg(if gpus > 0 { format!("--gres=gpu:{gpus}") } else { "--gres=none".to_owned() });
-    command.args(&args.srun);
+    command.args(placed(args, target, inside));
     command.arg("--").arg(own).args([
         "audit",
         "--scope",

@@ -29,6 +29,7 @@ mod ranks;
 mod s3;
 mod pairs;
 mod samples;
+mod scaling;
 pub mod storage;
 mod torch;
 
@@ -367,7 +368,10 @@ pub fn stage(args: &Args) -> Result<String, Failure> {
         "faults" => faults(&raw)?,
         _ => [fio::read(&raw), storage::read(&raw)].concat(),
     };
-    let records = distinct(records);
+    let mut records = distinct(records);
+    if stage == "collectives" {
+        records.extend(scaling::of(&raw, &records));
+    }
     record::replace_stage(&raw.folder.records(), stage, &records)?;
     let mut metrics: BTreeMap<String, usize> = BTreeMap::new();
     for record in &records {

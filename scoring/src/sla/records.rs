@@ -16,10 +16,12 @@ const FILE: &str = "sla.json";
 
 /// What a record says when there is no value.
 enum Missing {
-    /// Nothing happened that could have been measured.
+    /// Asked for, and there is no number.
     Unknown(String),
+    /// Nothing happened in the window that could have been measured.
+    History(&'static str),
     /// Something that it needs was not given.
-    Unavailable(&'static str),
+    Given(&'static str),
 }
 
 /// Keeps the document and its records in the folder, in the place of earlier ones; returns how many there are.
@@ -50,7 +52,9 @@ fn records(folder: &Folder, reckoning: &Reckoning, text: &str) -> Vec<Record> {
         let (value, state, detail) = match value {
             Ok(value) => (Some(value), State::Measured, window.clone()),
             Err(Missing::Unknown(why)) => (None, State::Unknown, format!("{why} ({window})")),
-            Err(Missing::Unavailable(why)) => (None, State::Unavailable, why.to_owned()),
+            // The reasons of docs/metrics.md for which there was nothing to look at.
+            Err(Missing::History(why)) => (None, State::Unavailable, format!("no_history: {why} ({window})")),
+            Err(Missing::Given(why)) => (None, State::Unavailable, format!("not_tried: {why}")),
         };
         Record {
             schema: record::SCHEMA.to_owned(),
@@ -90,19 +94,18 @@ fn records(folder: &Folder, reckoning: &Reckoning, text: &str) -> Vec<Record> {
     };
 
     let mut records = vec![failures(reckoning, &figure, &make, &with)];
-    let (value, at) =
-        of("replacement_median", Missing::Unknown("no node went out of service and came back".to_owned()));
+    let (value, at) = of("replacement_median", Missing::History("no node went out of service and came back"));
     let returned = [("fault", "recorded"), ("kind", "recorded"), ("how", "returned")];
     records.push(with(make("fault_to_return_seconds", "s", value, at), &returned));
     let none_down = !reckoning.outages.iter().any(|one| one.counted > 0);
     let (value, at) = match (reckoning.contract.group.iter().any(|group| group.level == "rack"), none_down) {
         (true, true) => (
-            Err(Missing::Unknown("no node was out of service, so nothing was seen of its rack".to_owned())),
+            Err(Missing::History("no node was out of service, so nothing was seen of its rack")),
             "/outages".to_owned(),
         ),
         _ => of(
             "whole_rack_outages",
-            Missing::Unavailable("the contract file names no rack: [[group]] level = \"rack\""),
+            Missing::Given("the contract file names no rack: [[group]] level = \"rack\""),
         ),
     };
     records.push(make("whole_rack_outages", "", value, at));
@@ -115,15 +118,12 @@ fn records(folder: &Folder, reckoning: &Reckoning, text: &str) -> Vec<Record> {
     }
     let (value, at) = of(
         "availability_difference",
-        Missing::Unavailable("no published availability was given: --published PERCENT"),
+        Missing::Given("no published availability was given: --published PERCENT"),
     );
     records.push(make("availability_difference", "percent", value, at));
     let (value, at) = match reckoning.contract.price_per_gpu_hour {
-        None => (
-            Err(Missing::Unavailable("the contract file names no price_per_gpu_hour")),
-            "/figures".to_owned(),
-        ),
-        Some(_) => of("cost_overhead", Missing::Unknown("no job did anything useful".to_owned())),
+        None => (Err(Missing::Given("the contract file names no price_per_gpu_hour")), "/figures".to_owned()),
+        Some(_) => of("cost_overhead", Missing::History("no job did anything useful")),
     };
     records.push(make("cost_overhead", "percent", value, at));
     for node in &folder.run.nodes {
@@ -135,10 +135,9 @@ fn records(folder: &Folder, reckoning: &Reckoning, text: &str) -> Vec<Record> {
             .max_by_key(|(_, one)| one.span.1 - one.span.0);
         let (value, at) = match longest {
             Some((at, one)) => (Ok((one.span.1 - one.span.0) as f64), format!("/outages/{at}/seconds")),
-            None => (
-                Err(Missing::Unknown("Slurm recorded no reboot of it that ended".to_owned())),
-                "/outages".to_owned(),
-            ),
+            None => {
+                (Err(Missing::History("Slurm recorded no reboot of it that ended")), "/outages".to_owned())
+            }
         };
         let mut record = make("reboot_seconds", "s", value, at);
         record.subject = Subject::node(node);
