@@ -23,7 +23,7 @@ mod internet;
 mod keys;
 pub(crate) mod monitoring;
 mod node;
-mod platform;
+pub mod platform;
 mod reboot;
 mod slurm;
 mod storage;

@@ -4,6 +4,7 @@
 //! in a state of its own, and the next one goes on; a run that was killed goes on where it stopped.
 
 pub mod bench;
+pub mod collectives;
 pub mod burnin;
 pub mod launch;
 pub mod lifecycle;

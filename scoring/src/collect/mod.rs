@@ -21,6 +21,7 @@ mod facts;
 mod fio;
 pub mod guards;
 mod inference;
+mod launches;
 pub mod lifecycle;
 mod memory;
 pub mod nccl;

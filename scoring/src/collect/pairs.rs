@@ -174,7 +174,9 @@ fn links(raw: &Raw, file: &RawFile, document: &Pairs) -> Vec<Draft> {
 
 /// Ranks at equal work, in as many rounds as each was in: who is slow is slow beside every partner.
 fn work(raw: &Raw, file: &RawFile, document: &Pairs, slowed: Option<Slowed>) -> Vec<Record> {
-    let mut members: BTreeMap<i64, (usize, &Work, Vec<f64>, Vec<f64>)> = BTreeMap::new();
+    /// Its first row, its first work, and the times of all.
+    type Times<'a> = (usize, &'a Work, Vec<f64>, Vec<f64>);
+    let mut members: BTreeMap<i64, Times> = BTreeMap::new();
     for (index, row) in document.rows.iter().enumerate() {
         for one in &row.work {
             let member = members.entry(one.rank).or_insert_with(|| (index, one, Vec::new(), Vec::new()));

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Deserialize;
 
 use super::ranks::{self, Member, Slowed};
-use super::{Draft, Raw, RawFile, nccl};
+use super::{Draft, Raw, RawFile};
 use crate::record::{Record, Scalar, State};
 use crate::straggler::{self, cause::Facts};
 
@@ -115,7 +115,7 @@ pub fn collectives(raw: &Raw) -> Vec<Record> {
             raw.absent("busbw", "GB/s").param("collective", "all_reduce").param("tool", "torch").done(),
         ),
     }
-    nccl_tests(raw, &mut records);
+    super::launches::read(raw, &mut records);
     records
 }
 
@@ -213,121 +213,6 @@ fn from_torch(raw: &Raw, file: &RawFile, document: &Collectives, records: &mut V
             records.push(finish(raw.absent("busbw", "GB/s").param("api", api.as_str()), collective_of(api)));
         }
     }
-}
-
-/// `nccl-tests/COLLECTIVE_perf.txt`, and `nccl-tests/launch.tsv`: collective, ranks, nodes, exit code, command.
-fn nccl_tests(raw: &Raw, records: &mut Vec<Record>) {
-    if let Some(file) = raw.file("nccl-tests/unavailable.txt") {
-        let mut draft = raw.missing("busbw", "GB/s", State::Unavailable, file.text.trim());
-        draft.0.evidence = Some(file.evidence.clone());
-        records.push(draft.param("collective", "all_reduce").param("tool", "nccl-tests").done());
-        return;
-    }
-    let Some(launches) = raw.file("nccl-tests/launch.tsv") else { return };
-    for line in launches.text.lines() {
-        let words: Vec<&str> = line.split('\t').collect();
-        let [collective, ranks, nodes, code, command] = words[..] else { continue };
-        let (Ok(ranks), Ok(nodes)) = (ranks.parse::<i64>(), nodes.parse::<i64>()) else { continue };
-        let base = |draft: Draft| {
-            draft
-                .param("collective", collective)
-                .param("ranks", ranks)
-                .param("nodes", nodes)
-                .param("tool", "nccl-tests")
-                .command(command)
-        };
-        let Some(file) = raw.file(&format!("nccl-tests/{collective}_perf.txt")) else {
-            records.push(base(raw.absent("busbw", "GB/s")).done());
-            continue;
-        };
-        let out = nccl::read(&file.text);
-        let backend = if out.version.as_deref().is_some_and(|version| version.starts_with("rccl")) {
-            "rccl"
-        } else {
-            "nccl"
-        };
-        let base = |draft: Draft| {
-            base(draft).param("backend", backend).tool(out.version.as_deref().unwrap_or("nccl-tests"))
-        };
-        if let Some(why) = refuse(&out, collective, ranks, code) {
-            let mut draft = raw.missing("busbw", "GB/s", State::Unknown, why);
-            draft.0.evidence = Some(file.evidence.clone());
-            records.push(base(draft).done());
-        } else {
-            for (position, row) in out.rows.iter().enumerate().filter(|(_, row)| row.size > 0) {
-                let Some(timing) = row.out_of_place.or(row.in_place) else { continue };
-                let values = [
-                    ("busbw", "GB/s", timing.busbw),
-                    ("algbw", "GB/s", timing.algbw),
-                    ("collective_time", "us", timing.time),
-                ];
-                for (metric, unit, value) in values {
-                    let mut draft = raw
-                        .measured(metric, unit, value, file.at(format!("line:{}", row.line)))
-                        .param("size", i64::try_from(row.size).unwrap_or(i64::MAX))
-                        .param("dtype", dtype(&row.dtype));
-                    // Sizes are rounded down to whole elements, so two rows may have the same.
-                    if out.rows[..position].iter().any(|before| before.size == row.size) {
-                        draft = draft.param("repeat", i64::try_from(position).unwrap_or(i64::MAX));
-                    }
-                    if row.out_of_place.is_none() {
-                        draft = draft.param("placement", "in_place");
-                    }
-                    records.push(base(draft).done());
-                }
-            }
-        }
-        let wrong = if out.validated
-            && matches!(out.state, nccl::State::Ok | nccl::State::WrongValues | nccl::State::NothingMeasured)
-        {
-            raw.measured("wrong_values", "", out.wrong as f64, file.evidence.clone())
-        } else {
-            raw.missing(
-                "wrong_values",
-                "",
-                State::Unknown,
-                format!("{collective}_perf: {}, values not validated", out.state.word()),
-            )
-        };
-        records.push(base(wrong).done());
-    }
-}
-
-/// Why the table is no measurement of this launch; none when it is one.
-fn refuse(out: &nccl::Output, collective: &str, ranks: i64, code: &str) -> Option<String> {
-    if out.state != nccl::State::Ok {
-        let failure = out.failure.as_ref().map_or(String::new(), |line| format!(": {line}"));
-        return Some(format!("{collective}_perf: {}{failure}", out.state.word()));
-    }
-    // A missed NCCL_TESTS_MIN_BW ends with an error too, and is a valid measurement.
-    if code != "0" && !out.min_bw_failed {
-        return Some(format!("{collective}_perf ended with exit code {code}"));
-    }
-    if i64::try_from(out.devices) != Ok(ranks) {
-        return Some(format!(
-            "{collective}_perf lists {} ranks, {ranks} were started: they ran apart",
-            out.devices
-        ));
-    }
-    if let Some(seen) = out.ranks_from_ratio(collective) {
-        // The printed rounding blurs the ratio; 10 % is beyond it for any bandwidth worth reading.
-        let best =
-            out.best().and_then(|row| row.out_of_place.or(row.in_place)).map_or(0.0, |timing| timing.algbw);
-        if best > 20.0 && (seen - ranks as f64).abs() > (ranks as f64 * 0.1).max(1.0) {
-            return Some(format!(
-                "busbw / algbw of {collective}_perf means {seen:.0} ranks, {ranks} were started"
-            ));
-        }
-    }
-    let nodes = u64::try_from(out.hosts.len()).unwrap_or(0);
-    let why = crate::read::collectives::implausible(
-        out,
-        collective,
-        u64::try_from(ranks).unwrap_or(0),
-        nodes,
-        None,
-    )?;
-    Some(format!("{collective}_perf: {why}"))
 }
 
 #[derive(Debug, Deserialize)]

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
+use super::hints::Shape;
 use super::json;
 use super::{Found, Hints, Reading};
 use crate::collect::nccl::{Output, Row, State as Worth, Timing};
@@ -221,6 +222,30 @@ fn rows(
             }
         }
     }
+    let hints = super::hints::of(&Shape {
+        collective: name.clone().unwrap_or_default(),
+        nodes: nodes as u64,
+        ranks,
+        variant: String::new(),
+        rows: out
+            .rows
+            .iter()
+            .filter_map(|row| {
+                row.out_of_place.or(row.in_place).map(|timing| (row.size, timing.time, timing.busbw))
+            })
+            .collect(),
+        expected: name.as_deref().and_then(|name| {
+            let model = out.models.iter().next().map(String::as_str);
+            super::hints::expected(model, name, nodes as u64, ranks, hints.network)
+        }),
+    });
+    // At the largest message, and only where there is a result.
+    if let Some(last) = found.iter_mut().rev().find(|one| one.metric == "busbw" && one.value.is_some())
+        && !hints.is_empty()
+    {
+        let hints = format!("hint: {}", hints.join("; "));
+        last.detail = Some(last.detail.take().map_or(hints.clone(), |detail| format!("{detail}; {hints}")));
+    }
     let judged = matches!(out.state, Worth::Ok | Worth::WrongValues | Worth::NothingMeasured);
     found.push(base(if out.validated && judged {
         Found::value(STAGE, "wrong_values", "", out.wrong as f64)
@@ -267,7 +292,14 @@ pub fn nccl_json(text: &str, hints: &Hints) -> Reading {
         tool = format!("{tool}, NCCL {}.{}.{}", code / 10000, code / 100 % 100, code % 100);
     }
     let out = output(&value, unclosed);
-    rows(&out, hints, FORMAT, tool, "nccl", |row| format!("/results/{}", row.line))
+    let mut reading = rows(&out, hints, FORMAT, tool, "nccl", |row| format!("/results/{}", row.line));
+    reading.found.extend(super::iterations::of_document(&value).into_iter().map(|one| {
+        one.maybe("collective", out.collective.as_deref())
+            .param("ranks", out.devices as i64)
+            .param("nodes", out.hosts.len() as i64)
+            .param("tool", "nccl-tests")
+    }));
+    reading
 }
 
 /// The document as the table it stands for; `line` is the index of the result.
@@ -515,7 +547,7 @@ fn reporter(all: Vec<Option<Reported>>, cut: bool, hints: &Hints) -> Reading {
 }
 
 /// `AllReduce` to `all_reduce`, by nccl-tests' program names.
-fn snake(name: &str) -> String {
+pub(super) fn snake(name: &str) -> String {
     match name {
         "AlltoAll" | "AllToAll" => return "alltoall".to_owned(),
         "AlltoAllv" | "AllToAllv" => return "alltoallv".to_owned(),

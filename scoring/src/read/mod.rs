@@ -15,6 +15,8 @@ use crate::collect::nccl;
 use crate::record::{self, Evidence, Provenance, Record, Scalar, State, Subject};
 
 pub mod collectives;
+pub mod hints;
+pub mod iterations;
 pub mod json;
 pub mod tools;
 
@@ -199,6 +201,9 @@ pub fn read(text: &str, hints: &Hints) -> Result<Reading, String> {
     }
     if has(&["\"nvbandwidth\"", "\"testcases\""]) {
         return Ok(tools::nvbandwidth_json(text));
+    }
+    if has(&["\"inspector_output_format_version\""]) {
+        return Ok(iterations::inspector(text));
     }
     if has(&["\"numCycle\"", "\"busBw\""]) {
         return Ok(collectives::reporter_json(text, hints));

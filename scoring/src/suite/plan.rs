@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 use super::bench::{Bench, Stop};
-use super::{burnin, lifecycle, network, stages, storage};
+use super::{collectives, burnin, lifecycle, network, stages, storage};
 use crate::methodology::Methodology;
 
 /// How long and how thoroughly the suite measures.
@@ -194,11 +194,15 @@ pub static STAGES: &[Stage] = &[
     },
     Stage {
         name: "collectives",
-        measures: "bus bandwidth over message sizes, every result checked",
+        measures: "bus bandwidth over message sizes, on 1, 2, 4 ... nodes and in pairs, every result checked",
         needs: "torch with gloo or NCCL, or nccl-tests",
         limits: [120, 240, 3600, 3600, 7200],
-        success: &[("wrong_values", "= 0"), ("busbw", "measured for every collective that the library has")],
-        body: stages::collectives,
+        success: &[
+            ("wrong_values", "= 0"),
+            ("busbw", "measured for every collective that the library has"),
+            ("stragglers", "= 0"),
+        ],
+        body: collectives::collectives,
     },
     Stage {
         name: "gemm",

@@ -1,10 +1,8 @@
 //! What each stage starts. What it writes is read by [`crate::collect`].
 
-use std::fs::{self, OpenOptions};
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use super::bench::{Bench, Device, Stop};
 use super::plan::Profile;
@@ -64,81 +62,6 @@ pub fn audit(bench: &mut Bench) -> Result<(), Stop> {
         0 => nodes,
         code => Err(Stop::Failed(code, None)),
     }
-}
-
-/// nccl-tests where they are, then torch.distributed as a second witness, and the only one on CPUs.
-pub fn collectives(bench: &mut Bench) -> Result<(), Stop> {
-    let folder = bench.raw().join("nccl-tests");
-    fs::create_dir_all(&folder)
-        .map_err(|error| Stop::Failed(2, Some(format!("cannot make {}: {error}", folder.display()))))?;
-    let gpus = bench.job.gpus_on_node.as_deref().and_then(|text| text.parse().ok());
-    let device_files = ["/dev/nvidiactl", "/dev/kfd"].iter().any(|file| Path::new(file).exists());
-    let unavailable = folder.join("unavailable.txt");
-    if perf("all_reduce").is_none() {
-        let text = "nccl-tests are not installed (all_reduce_perf is neither in PATH nor in /opt/nccl-tests/build)\n";
-        write(&unavailable, text)?;
-    } else if bench.torch.device == Device::Cpu && !device_files {
-        write(&unavailable, "nccl-tests are installed, but the node has no GPU that they could use\n")?;
-    } else {
-        let gpus = if bench.torch.gpus > 0 { bench.torch.gpus } else { gpus.unwrap_or(1) };
-        nccl_tests(bench, &folder, gpus)?;
-    }
-    let message = bench.sizes().message.to_string();
-    bench.payload("collectives.py", &["--max".to_owned(), message])
-}
-
-fn nccl_tests(bench: &mut Bench, folder: &Path, gpus: u32) -> Result<(), Stop> {
-    // Without an MPI plug-in every task is a world of its own. srun lists them on stderr.
-    let listed = slurm::output("bash", &["-c", "srun --mpi=list 2>&1"], Duration::from_secs(20));
-    let mpi = if listed.is_some_and(|text| text.contains("pmix")) { "pmix" } else { "none" };
-    let last = bench.sizes().nccl_message;
-    let ranks = bench.nodes.len() as u64 * u64::from(gpus);
-    for collective in ["all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast"] {
-        let Some(program) = perf(collective) else { continue };
-        // -a 3: the slowest rank's time.
-        let args = ["-b", "8", "-e", last, "-f", "8", "-g", "1", "-a", "3", "-c", "1"];
-        let mut step = bench.srun(gpus);
-        // NCCL's log goes to files of its own, never into the table.
-        step.env("NCCL_DEBUG_FILE", folder.join(format!("nccl-{collective}.%h.%p.log")))
-            .arg(format!("--mpi={mpi}"))
-            .arg(&program)
-            .args(args);
-        let code = bench.run(step, Some(&folder.join(format!("{collective}_perf.txt"))))?;
-        let line = format!(
-            "{collective}\t{ranks}\t{}\t{code}\t{} {}\n",
-            bench.nodes.len(),
-            program.display(),
-            args.join(" ")
-        );
-        let path = folder.join("launch.tsv");
-        OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(&path)
-            .and_then(|mut file| file.write_all(line.as_bytes()))
-            .map_err(|error| Stop::Failed(2, Some(format!("cannot write {}: {error}", path.display()))))?;
-    }
-    Ok(())
-}
-
-/// A program of nccl-tests or rccl-tests. MPI builds have several names; NVIDIA's and AMD's containers and images put them
-/// in these folders.
-fn perf(collective: &str) -> Option<PathBuf> {
-    const FOLDERS: [&str; 6] = [
-        "/opt/nccl_tests/build",
-        "/opt/nccl-tests/build",
-        "/opt/oci-hpc/nccl-test/build",
-        "/opt/rccl-tests/build",
-        "/usr/local/nccl-tests/build",
-        "/opt/nccl-tests/bin",
-    ];
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .chain(FOLDERS.iter().map(PathBuf::from))
-        .flat_map(|folder| {
-            [format!("{collective}_perf"), format!("{collective}_perf_mpi")].map(|name| folder.join(name))
-        })
-        .find(|file| rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok() && file.is_file())
 }
 
 /// Dense matrix multiplication on every rank, then its memory. Memory needs all cores of the node.
