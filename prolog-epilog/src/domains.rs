@@ -473,7 +473,7 @@ mod tests {
         let _ = settle(&mut slurm, &rules, &BRAKE);
         // A milder fault than the domain's `repair`: it holds the tray all the same.
         let own = "cmx:temp g1 too hot; act=reset_gpu id=11223344";
-        let report = crate::drainer::drain(&mut slurm, "n9", own, &[], BRAKE, SET_AT).unwrap();
+        let report = crate::drainer::drain(&mut slurm, "n9", own, &[], BRAKE, SET_AT, None).unwrap();
         assert_eq!(report.outcome, crate::outcome::Outcome::Written, "{report:?}");
         for node in ["n0", "n1", "n2"] {
             slurm.set(node, 2, "", 0);

@@ -10,14 +10,15 @@ use crate::slurm::{Slurm, SlurmError};
 
 /// Longest AdminComment we leave behind, in bytes.
 const COMMENT_MAX: usize = 1000;
-/// A drain of ours younger than this (in seconds, by two clocks) may still be taken back.
-const FRESH: u64 = 60;
+/// A drain of ours younger than this (in seconds) may still be taken back.
+pub const FRESH: u64 = 60;
 /// Longest text to a job, in bytes.
 const TEXT_MAX: usize = 400;
 
 /// Drains `name` with `reason` (ours, already normalised), or says why not.
 ///
-/// `now` is in seconds since 1970. One node is read on every call, and its partitions where `partitions` names those in which
+/// `now` is in seconds since 1970; `young` is the reason that this node wrote within the last [`FRESH`] seconds, by a clock that
+/// nobody sets. One node is read on every call, and its partitions where `partitions` names those in which
 /// we may drain; all nodes only when a node in service would be taken out.
 ///
 /// # Errors
@@ -29,8 +30,9 @@ pub fn drain(
     partitions: &[String],
     brake: Settings,
     now: i64,
+    young: Option<&String>,
 ) -> Result<Report, SlurmError> {
-    match try_drain(slurm, name, reason, partitions, brake, now) {
+    match try_drain(slurm, name, reason, partitions, brake, now, young) {
         Err(SlurmError::Refused(why)) => Ok(Report::new(Outcome::Unreadable, name, reason).detail(why)),
         other => other,
     }
@@ -47,6 +49,7 @@ fn try_drain(
     partitions: &[String],
     brake: Settings,
     now: i64,
+    young: Option<&String>,
 ) -> Result<Report, SlurmError> {
     let Some(node) = find(slurm, name)? else { return Ok(unknown(name, reason)) };
     let name = node.name.as_str();
@@ -79,8 +82,10 @@ fn try_drain(
     }
     slurm.drain(name, &text)?;
     let mut report = Report::new(Outcome::Written, name, &text);
-    // A reason of ours that replaces one whose own second look may still be due takes that over.
-    let fresh = node.drained_by_us() && now.abs_diff(node.reason_time) < FRESH;
+    // A reason of ours that replaces one whose own second look may still be due takes that over. By this node's clock, and where
+    // that is not the controller's by what this node wrote itself.
+    let fresh =
+        node.drained_by_us() && (now.abs_diff(node.reason_time) < FRESH || young == Some(&node.reason));
     report.second_look = takes_node || fresh;
     Ok(report)
 }
@@ -282,13 +287,13 @@ mod tests {
     const NOW: i64 = 10_000;
 
     fn outcome(slurm: &mut Fake, name: &str) -> Outcome {
-        drain(slurm, name, REASON, &[], BRAKE, NOW).unwrap().outcome
+        drain(slurm, name, REASON, &[], BRAKE, NOW, None).unwrap().outcome
     }
 
     #[test]
     fn a_drain_loads_all_nodes_once_and_what_is_settled_none() {
         let mut slurm = Fake::with(10);
-        let report = drain(&mut slurm, "n1", REASON, &[], BRAKE, NOW).unwrap();
+        let report = drain(&mut slurm, "n1", REASON, &[], BRAKE, NOW, None).unwrap();
         assert_eq!(
             (report.outcome, report.second_look, report.via.as_str()),
             (Outcome::Written, true, "fake")
@@ -314,7 +319,7 @@ mod tests {
         let mut slurm = Fake::with(10);
         outcome(&mut slurm, "n1");
         slurm.set("n2", 2 | DRAIN, "Epilog error", NOW);
-        let report = drain(&mut slurm, "n2", REASON, &[], BRAKE, NOW).unwrap();
+        let report = drain(&mut slurm, "n2", REASON, &[], BRAKE, NOW, None).unwrap();
         assert_eq!(report.reason, format!("{REASON}; was: Epilog error"));
         assert_eq!((report.outcome, report.second_look), (Outcome::Written, false));
     }
@@ -322,11 +327,23 @@ mod tests {
     #[test]
     fn a_young_drain_of_ours_that_is_replaced_keeps_its_second_look() {
         let graver = "cmx:rowremap g1 t; act=repair id=22222222";
-        for (time, second_look) in [(NOW, true), (NOW - 3000, false)] {
+        let (own, older) = (REASON.to_string(), "cmx:fm t; act=reboot id=11111111".to_string());
+        // An hour between the controller's clock and this node's: what this node wrote a moment ago is young all the same.
+        for (time, young, second_look) in [
+            (NOW, None, true),
+            (NOW - 3000, None, false),
+            (NOW - 3600, Some(&own), true),
+            (NOW + 3600, Some(&own), true),
+            (NOW - 3600, Some(&older), false),
+        ] {
             let mut slurm = Fake::with(3);
             slurm.set("n1", 2 | DRAIN, REASON, time);
-            let report = drain(&mut slurm, "n1", graver, &[], BRAKE, NOW).unwrap();
-            assert_eq!((report.outcome, report.second_look), (Outcome::Written, second_look), "{time}");
+            let report = drain(&mut slurm, "n1", graver, &[], BRAKE, NOW, young).unwrap();
+            assert_eq!(
+                (report.outcome, report.second_look),
+                (Outcome::Written, second_look),
+                "{time} {young:?}"
+            );
         }
     }
 
@@ -335,7 +352,7 @@ mod tests {
         let mut slurm = Fake::with(20);
         let report = |slurm: &mut Fake, node: &str, of: &[&str]| {
             let of: Vec<String> = of.iter().map(ToString::to_string).collect();
-            drain(slurm, node, REASON, &of, BRAKE, NOW).unwrap()
+            drain(slurm, node, REASON, &of, BRAKE, NOW, None).unwrap()
         };
         let seen = report(&mut slurm, "n2", &["batch"]);
         assert_eq!((seen.outcome, slurm.drained()), (Outcome::Observe, 0));
@@ -372,7 +389,7 @@ mod tests {
         assert_eq!(find(&mut named(&twins), "gpu01").unwrap(), None);
         assert_eq!(find(&mut named(&twins), "x").unwrap(), None, "several slurmd on one host");
         let mut slurm = named(&hosts);
-        let report = drain(&mut slurm, "gpu01", REASON, &[], BRAKE, NOW).unwrap();
+        let report = drain(&mut slurm, "gpu01", REASON, &[], BRAKE, NOW, None).unwrap();
         assert_eq!((report.outcome, report.node.as_str()), (Outcome::Written, "gpu01.example.org"));
         // The brake's second look finds it as well.
         slurm.set("gpu02", 2 | DRAIN, REASON, NOW - 1);
@@ -432,9 +449,12 @@ mod tests {
     #[test]
     fn no_answer_and_refusal_are_told_apart() {
         let mut slurm = Fake { down: true, ..Fake::with(3) };
-        assert!(matches!(drain(&mut slurm, "n1", REASON, &[], BRAKE, NOW), Err(SlurmError::NoAnswer(_))));
+        assert!(matches!(
+            drain(&mut slurm, "n1", REASON, &[], BRAKE, NOW, None),
+            Err(SlurmError::NoAnswer(_))
+        ));
         let mut slurm = Fake { refuses: true, ..Fake::with(3) };
-        let report = drain(&mut slurm, "n1", REASON, &[], BRAKE, NOW).unwrap();
+        let report = drain(&mut slurm, "n1", REASON, &[], BRAKE, NOW, None).unwrap();
         assert_eq!((report.outcome, report.detail.as_str()), (Outcome::Unreadable, "Access denied (2002)"));
     }
 

@@ -31,6 +31,8 @@ static STRICT: AtomicBool = AtomicBool::new(false);
 static BEFORE: OnceLock<Vec<(String, Delta)>> = OnceLock::new();
 /// When this slurmstepd began with its step, in milliseconds.
 static STEP_START: AtomicI64 = AtomicI64::new(i64::MAX);
+/// The same in milliseconds since boot.
+static STEP_BEGUN: AtomicI64 = AtomicI64::new(0);
 /// Effective user of slurmstepd: its files are as good as root's.
 static DAEMON_UID: AtomicU32 = AtomicU32::new(0);
 /// Process id of slurmstepd, 0 before its `init`.
@@ -55,6 +57,7 @@ pub(crate) fn init(spank: &Spank<'_>) -> c_int {
         DAEMON_UID.store(spank::effective_uid(), Relaxed);
         DAEMON_PID.store(std::process::id(), Relaxed);
         STEP_START.store(Timestamp::now().0, Relaxed);
+        STEP_BEGUN.store(spank::since_boot(), Relaxed);
     }
     let has_users = matches!(context, Context::Local | Context::Remote | Context::Allocator);
     if has_users && !REGISTERED.swap(true, Relaxed) {
@@ -198,7 +201,8 @@ pub(crate) fn task_exit(spank: &Spank<'_>) -> c_int {
     let step = message::Step {
         node: &site.node,
         job: id,
-        start: Timestamp(STEP_START.load(Relaxed)),
+        start: Timestamp(STEP_START.load(Relaxed))
+            .as_of_clock(here.now, spank::since_boot() - STEP_BEGUN.load(Relaxed)),
         end: here.now,
         before: BEFORE
             .get()

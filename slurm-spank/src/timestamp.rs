@@ -14,6 +14,15 @@ impl Timestamp {
         Self(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
     }
 
+    /// When a step began that began at `self` by the clock of then, `elapsed` milliseconds before `now`. Where the clock was set back
+    /// meanwhile it is a time of the present clock, earlier than `self`: what happened since is then told, and something older maybe
+    /// again, rather than nothing. What a clock is slewed by in that time is no setting.
+    pub(crate) fn as_of_clock(self, now: Self, elapsed: i64) -> Self {
+        let by_now = now.0.saturating_sub(elapsed);
+        let slewed = (elapsed / 1_000).max(5_000);
+        if by_now < self.0.saturating_sub(slewed) { Self(by_now) } else { self }
+    }
+
     /// Reads `2026-11-30T20:50:00[.123](Z|+01:00)`; None for anything else.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (date, rest) = text.split_once(['T', 't', ' '])?;
@@ -135,6 +144,22 @@ mod tests {
             let parsed = Timestamp::parse(&text.replace(" UTC", "Z")).unwrap();
             assert_eq!(parsed.to_string(), text);
         }
+    }
+
+    #[test]
+    fn a_step_under_a_clock_that_is_set_back_began_by_the_present_clock() {
+        let start = Timestamp(1_000_000_000);
+        let began = |now: i64, elapsed: i64| start.as_of_clock(Timestamp(now), elapsed).0;
+        assert_eq!(began(1_000_060_000, 60_000), 1_000_000_000);
+        assert_eq!(began(1_000_060_000, 64_000), 1_000_000_000, "slewed");
+        assert_eq!(began(1_086_340_000, 86_400_000), 1_000_000_000, "slewed for a day");
+        assert_eq!(began(996_460_000, 60_000), 996_400_000, "set back by an hour");
+        assert_eq!(
+            began(1_003_660_000, 60_000),
+            1_000_000_000,
+            "set ahead: what happened before that counts too"
+        );
+        assert_eq!(Timestamp(i64::MAX).as_of_clock(Timestamp(5), 3), Timestamp(2), "init was never called");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use prolog_epilog::node_state::same_name;
 use prolog_epilog::notify::{Event, Kind, Ledger};
 use prolog_epilog::outcome::{Outcome, Report};
 use prolog_epilog::spool::{Spool, Spooled};
-use prolog_epilog::{domains, files, reason, slurm_conf};
+use prolog_epilog::{domains, drainer, files, reason, slurm_conf};
 use serde::{Deserialize, Serialize};
 
 use crate::worker::{Answer, Request, Work, ask};
@@ -78,8 +78,8 @@ impl Drainer {
     }
 
     fn ask_drain(&self, reason: &str, jobs: &[u32]) -> Answer {
-        let work = Work::Drain { node: self.node.clone(), reason: reason.to_string(), jobs: jobs.to_vec() };
-        self.ask(work, self.deadline)
+        let (node, reason, young) = (self.node.clone(), reason.to_string(), self.young());
+        self.ask(Work::Drain { node, reason, jobs: jobs.to_vec(), young }, self.deadline)
     }
 
     pub fn ask(&self, work: Work, deadline: Instant) -> Answer {
@@ -269,8 +269,8 @@ impl Drainer {
 
     fn ask_spooled(&self, spooled: &Spooled) -> Answer {
         let reason = reason::normalise(&spooled.reason).unwrap_or_else(|_| spooled.reason.clone());
-        let work = Work::Drain { node: spooled.node.clone(), reason, jobs: spooled.jobs.clone() };
-        self.ask(work, self.deadline)
+        let (node, jobs, young) = (spooled.node.clone(), spooled.jobs.clone(), self.young());
+        self.ask(Work::Drain { node, reason, jobs, young }, self.deadline)
     }
 
     pub fn status(&self) -> Result<Status, String> {
@@ -338,8 +338,20 @@ impl Drainer {
 
     /// The reason that we wrote last on this node.
     fn written(&self) -> Result<Option<String>, String> {
-        let text = files::read(&self.written_file()).map_err(|e| e.to_string())?;
-        Ok(text.and_then(|t| serde_json::from_str::<Written>(&t).ok()).map(|w| w.reason))
+        Ok(self.last_written().map_err(|e| e.to_string())?.map(|w| w.reason))
+    }
+
+    fn last_written(&self) -> Result<Option<Written>, files::FileError> {
+        Ok(files::read(&self.written_file())?.and_then(|t| serde_json::from_str(&t).ok()))
+    }
+
+    /// The same when that was a moment ago, in this boot.
+    fn young(&self) -> Option<String> {
+        let written = self.last_written().ok()??;
+        let age = healthcheck::sys::since_boot() - written.since_boot;
+        #[allow(clippy::cast_precision_loss, reason = "a minute")]
+        let young = written.boot_id == self.boot_id() && (0.0..drainer::FRESH as f64).contains(&age);
+        young.then_some(written.reason)
     }
 
     fn written_file(&self) -> PathBuf {
@@ -348,7 +360,12 @@ impl Drainer {
 
     /// Remembers a reason that stands on the node now: byte for byte this one may be given back.
     fn wrote(&self, report: &Report) {
-        let written = Written { reason: report.reason.clone(), time: now() };
+        let written = Written {
+            reason: report.reason.clone(),
+            time: now(),
+            boot_id: self.boot_id(),
+            since_boot: healthcheck::sys::since_boot(),
+        };
         if let Err(e) = files::write_json(&self.written_file(), &written) {
             eprintln!("clustermax-drain: {e}; the node will not be given back by itself");
         }
@@ -479,6 +496,11 @@ impl Delivery {
 struct Written {
     reason: String,
     time: String,
+    #[serde(default)]
+    boot_id: String,
+    /// Seconds.
+    #[serde(default)]
+    since_boot: f64,
 }
 
 /// Answer of `status`, `release` and `exempt`.

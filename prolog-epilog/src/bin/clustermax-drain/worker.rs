@@ -57,6 +57,8 @@ pub enum Work {
         reason: String,
         /// Jobs to tell when the node is drained by us.
         jobs: Vec<u32>,
+        /// The reason that this node wrote a moment ago.
+        young: Option<String>,
     },
     /// The brake's second look.
     SecondLook {
@@ -238,9 +240,10 @@ pub fn main() -> ExitCode {
     };
     let slurm = slurm.as_mut();
     match request.work.clone() {
-        Work::Drain { node, reason, jobs } => {
+        Work::Drain { node, reason, jobs, young } => {
             let now = jiff::Timestamp::now().as_second();
-            let result = drainer::drain(slurm, &node, &reason, &request.partitions, request.brake, now);
+            let (of, brake) = (&request.partitions, request.brake);
+            let result = drainer::drain(slurm, &node, &reason, of, brake, now, young.as_ref());
             let text = result
                 .as_ref()
                 .ok()
