@@ -147,7 +147,7 @@ fn table() -> Vec<(&'static str, Vec<Row>, &'static str, f64)> {
         ("rel-29", load.clone(), "burnin_wrong", 1.0),
         ("rel-29", load.clone(), "ping_loss", 10.0),
         ("rel-29", load, "tcp_bandwidth", 0.05),
-        ("rel-30", both("reboot_seconds", &json!({}), 420.0), "reboot_seconds", 9000.0),
+        ("rel-30", both("reboot_to_usable_seconds", &json!({}), 420.0), "reboot_to_usable_seconds", 9000.0),
         ("rel-31", on("fault_detected", fault("xid79", "drain"), 1.0), "fault_detected", 0.0),
         (
             "rel-34",

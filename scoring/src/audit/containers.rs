@@ -42,8 +42,10 @@ fn items(image: &str, node: &str, ran: Result<system::Ran, String>, seconds: f64
     let mut items = vec![flag("slurm_container_option").param("by", "start")];
     items.push(
         match &ended {
-            Ok(()) => Item::value(S, "container_start_seconds", seconds, seen.clone()),
-            Err(_) => Item::unknown(S, "container_start_seconds", seen.clone()),
+            Ok(()) => {
+                Item::value(S, "container_start_seconds", seconds, seen.clone()).param("cache", "first")
+            }
+            Err(_) => Item::unknown(S, "container_start_seconds", seen.clone()).param("cache", "first"),
         }
         .unit("s")
         .on(node),

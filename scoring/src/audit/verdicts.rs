@@ -121,16 +121,13 @@ pub fn row(
         Outcome::Unknown | Outcome::Unavailable | Outcome::NotApplicable => {
             row.observed = match others.first() {
                 Some(stage) if stage.starts_with("faults") => {
-                    let sla = if stage.ends_with("sla") {
-                        ", or from Slurm's own records: clustermax sla --records DIR"
-                    } else {
-                        ""
-                    };
-                    format!("measured by a fault on purpose: clustermax inject{sla}")
+                    format!("measured by a fault on purpose: clustermax inject{}", or_by_sla(stage))
                 }
-                Some(stage) if suite_stage(stage) => {
+                Some(stage) if stage.split(',').next().is_some_and(suite_stage) => {
+                    let name = stage.split(',').next().unwrap_or_default();
                     format!(
-                        "measured by the suite's stage {stage}: sbatch clustermax-suite.sh --stages {stage}"
+                        "measured by the suite's stage {name}: sbatch clustermax-suite.sh --stages {name}{}",
+                        or_by_sla(stage)
                     )
                 }
                 Some(&"sla") => "reckoned from Slurm's own records: clustermax sla --records DIR".to_owned(),
@@ -177,6 +174,11 @@ fn values(observed: &[judge::Observed]) -> String {
     let unit = if first.unit.is_empty() { String::new() } else { format!(" {}", first.unit) };
     let more = if observed.len() > 1 { " (one of several)" } else { "" };
     format!("{}{} {}{unit}{place}{more}", first.metric, first.params, crate::load::number(first.value))
+}
+
+/// A metric that two stages can give.
+fn or_by_sla(stages: &str) -> &'static str {
+    if stages.ends_with(", sla") { ", or from Slurm's own records: clustermax sla --records DIR" } else { "" }
 }
 
 fn suite_stage(stage: &str) -> bool {

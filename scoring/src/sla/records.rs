@@ -139,7 +139,7 @@ fn records(folder: &Folder, reckoning: &Reckoning, text: &str) -> Vec<Record> {
                 (Err(Missing::History("Slurm recorded no reboot of it that ended")), "/outages".to_owned())
             }
         };
-        let mut record = make("reboot_seconds", "s", value, at);
+        let mut record = with(make("reboot_to_usable_seconds", "s", value, at), &[("by", "events")]);
         record.subject = Subject::node(node);
         records.push(record);
     }

@@ -294,8 +294,8 @@ fn records_of_a_window_are_believed_by_the_scorer() {
     let value = |key: &str| found.get(key).unwrap_or_else(|| panic!("{key} is not in {found:#?}")).as_str();
     assert_eq!(value("fault_to_return_seconds, fault=recorded, how=returned, kind=recorded cluster"), "7200");
     assert_eq!(value("whole_rack_outages cluster"), "0");
-    assert_eq!(value("reboot_seconds n1"), "400");
-    assert_eq!(value("reboot_seconds n2"), "Unavailable");
+    assert_eq!(value("reboot_to_usable_seconds, by=events n1"), "400");
+    assert_eq!(value("reboot_to_usable_seconds, by=events n2"), "Unavailable");
     let hours = (4 * 30 * DAY - 400 - 7200) as f64 / 3600.0 * 8.0;
     assert_eq!(value("gpu_hours_per_failure, bound=none cluster"), number(hours));
     assert!(value("availability, level=node cluster").starts_with("99.9"), "{found:?}");
