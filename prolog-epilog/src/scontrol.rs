@@ -199,10 +199,18 @@ fn seconds(time: &str) -> Option<i64> {
     Some(time.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp().as_second())
 }
 
+/// Reads `scontrol -o show job`. The job's name, and what stands behind it, is the user's free text: what says which job it is
+/// is read before the name only, and a line that says twice what is to be known of the job is not understood.
 fn parse_job(text: &str, id: u32) -> Option<Job> {
     let wanted = id.to_string();
     let line = text.lines().find(|l| field(l, "JobId") == Some(&wanted))?;
-    let id = match (field(line, "ArrayJobId"), field(line, "ArrayTaskId")) {
+    let (head, _) = line.split_once(" JobName=")?;
+    let doubtful =
+        [" AdminComment=", " BatchFlag=", " JobState="].iter().any(|key| line.matches(key).count() > 1);
+    if doubtful {
+        return None;
+    }
+    let id = match (field(head, "ArrayJobId"), field(head, "ArrayTaskId")) {
         (Some(array), Some(task)) if task.bytes().all(|b| b.is_ascii_digit()) => format!("{array}_{task}"),
         _ => wanted.clone(),
     };
@@ -243,6 +251,28 @@ mod tests {
     use crate::node_state::{DRAIN, state_text};
 
     const SAMPLE: &str = include_str!("../tests/data/scontrol-show-node.txt");
+
+    /// As root, the comment would have gone to task 1 of somebody else's array 5.
+    #[test]
+    fn a_job_by_its_name_passed_for_a_task_of_another_users_array() {
+        let line = |name: &str| {
+            format!(
+                "JobId=7 JobName={name} UserId=eve(1000) JobState=RUNNING Comment=x BatchFlag=1 AdminComment=kept Power="
+            )
+        };
+        let job = parse_job(&line("x ArrayJobId=5 ArrayTaskId=1"), 7).unwrap();
+        assert_eq!((job.id.as_str(), job.number, job.admin_comment.as_str()), ("7", 7, "kept"));
+        let task = line("x").replace("JobId=7 ", "JobId=7 ArrayJobId=5 ArrayTaskId=1 ");
+        assert_eq!(parse_job(&task, 7).unwrap().id, "5_1");
+        // What an operator wrote there would be lost.
+        for name in ["x AdminComment=forged Power=", "x JobState=PENDING", "x BatchFlag=0"] {
+            assert_eq!(parse_job(&line(name), 7), None, "{name}");
+        }
+        assert_eq!(
+            parse_job(&line("x\nJobId=8 ArrayJobId=5 ArrayTaskId=1 JobName=y"), 7).map(|j| j.id),
+            Some("7".into())
+        );
+    }
 
     #[test]
     fn nodes_are_read_from_scontrols_lines() {
@@ -350,7 +380,7 @@ mod tests {
     #[test]
     fn jobs_are_read_from_scontrols_line() {
         let line = "JobId=12 ArrayJobId=10 ArrayTaskId=2 JobName=x JobState=RUNNING Reason=None BatchFlag=1 \
-                    AdminComment=a = b; act=reboot WorkDir=/tmp AdminComment=fake";
+                    AdminComment=a = b; act=reboot WorkDir=/tmp";
         let job = parse_job(line, 12).unwrap();
         assert_eq!(
             job,
@@ -362,9 +392,10 @@ mod tests {
                 admin_comment: "a = b; act=reboot".into()
             }
         );
-        let job = parse_job("JobId=7 JobState=PENDING BatchFlag=0", 7).unwrap();
+        let job = parse_job("JobId=7 JobName=x JobState=PENDING BatchFlag=0", 7).unwrap();
         assert_eq!((job.id.as_str(), job.batch, job.running), ("7", false, false));
         assert_eq!(parse_job(line, 13), None);
+        assert_eq!(parse_job(&format!("{line} AdminComment=fake"), 12), None);
     }
 
     #[test]
