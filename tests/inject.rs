@@ -107,9 +107,11 @@ fn three_honest_timelines_and_everything_is_put_back() {
     });
     assert_eq!(said.code, 0, "{}{}", said.out, said.err);
     println!("== with HealthCheckProgram only\n{}", said.out);
-    for line in
-        [": IDLE+DRAIN cmx:xid79 g2 ", "by restored: in service again, without our help", "srun true ran on n1"]
-    {
+    for line in [
+        ": IDLE+DRAIN cmx:xid79 g2 ",
+        "by restored: in service again, without our help",
+        "srun true ran on n1",
+    ] {
         assert!(said.out.contains(line), "{line} in {}", said.out);
     }
 
@@ -124,13 +126,13 @@ fn three_honest_timelines_and_everything_is_put_back() {
     });
     let said = inject(
         &c,
-        &[&["xid79", "--gpu", "1", "--within", "6", "--control", "1", "--alert-file", &file], &n1[..]]
+        &[&["xid79", "--gpu", "1", "--within", "4", "--control", "1", "--alert-file", &file], &n1[..]]
             .concat(),
     );
     assert_eq!((said.code, said.err.as_str()), (1, ""), "not noticed is an answer, no failure: {}", said.out);
     println!("== with nothing of ours\n{}", said.out);
     for line in
-        ["detected  not seen within 6 s", "DRAIN     not seen within 6 s", "alert     not seen within 6 s"]
+        ["detected  not seen within 4 s", "DRAIN     not seen within 4 s", "alert     not seen within 4 s"]
     {
         assert!(said.out.contains(line), "{line} in {}", said.out);
     }
@@ -140,7 +142,7 @@ fn three_honest_timelines_and_everything_is_put_back() {
     let drained: Vec<&Value> =
         records.iter().filter(|r| r["metric"] == "fault_drained").map(|r| &r["value"]).collect();
     assert_eq!(drained.iter().filter(|value| ***value == 1.0).count(), 2, "{drained:?}");
-    assert_eq!(drained.iter().filter(|value| ***value == 0.0).count(), 2, "{drained:?}");
+    assert_eq!(drained.iter().filter(|value| ***value == 0.0).count(), 1, "{drained:?}");
     assert!(value(&records, "fault_to_alert_seconds", "by", "file").is_number());
     assert!(value(&records, "fault_to_return_seconds", "how", "returned").is_number());
     assert_eq!(value(&records, "fault_action_right", "expected", "none"), 1.0);
@@ -316,11 +318,7 @@ fn a_rank_that_is_stopped_or_killed_is_named() {
         );
         println!("{}", said.out);
         assert_eq!(said.code, 0, "{}{}", said.out, said.err);
-        assert!(
-            said.out.contains(&format!("rank 1 on n2 (process ")) && said.out.contains(how),
-            "{}",
-            said.out
-        );
+        assert!(said.out.contains("rank 1 on n2 (process ") && said.out.contains(how), "{}", said.out);
     }
     let records = records(&results);
     for fault in ["stop-rank", "kill-rank"] {

@@ -516,7 +516,7 @@ fn records_of_a_drain_and_of_none() {
 }
 
 #[test]
-fn records_of_alerts_of_a_return_and_of_a_programs_own_error() {
+fn records_of_alerts_of_a_return_and_of_a_programs_own_error_that_is_no_missing_drain() {
     let mut seen = document(&[
         ("injected", 0.01),
         ("drained", 30.0),
@@ -564,7 +564,12 @@ fn records_of_alerts_of_a_return_and_of_a_programs_own_error() {
     };
     let records = results(std::slice::from_ref(&quiet));
     assert_eq!(value(&records, "fault_action_right", &[("expected", "none")]), Some(1.0));
-    assert!(!records.iter().any(|record| record.metric == "fault_to_drain_seconds"));
+    for metric in ["fault_drained", "fault_to_drain_seconds"] {
+        assert!(
+            !records.iter().any(|record| record.metric == metric),
+            "{metric} is for faults of the hardware"
+        );
+    }
     let wrong = Document { events: document(&[("injected", 0.01), ("drained", 3.0)]).events, ..quiet };
     assert_eq!(value(&results(&[wrong]), "fault_action_right", &[]), Some(0.0));
 }
