@@ -143,7 +143,7 @@ fn iommu(host: &Host) -> Item {
 }
 
 /// NCCL's settings as a job gets them: name, value, where it comes from. The environment comes last, as NCCL reads it.
-pub pub fn nccl_settings() -> Vec<(String, String, String)> {
+pub fn nccl_settings() -> Vec<(String, String, String)> {
     let home = std::env::var("HOME").unwrap_or_default();
     let set = std::env::var("NCCL_CONF_FILE").ok().filter(|file| file.starts_with('/'));
     let mut found = Vec::new();
