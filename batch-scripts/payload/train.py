@@ -1,11 +1,13 @@
 """A few data-parallel training steps of a small Llama, dense or with experts, on seeded synthetic tokens.
 
 Every rank has the same shapes, so a rank's compute time between collectives can be compared with the
-others'. Reported: loss a step (it must fall), tokens/s by the slowest rank, each rank's step and forward
-times.
+others'. Reported: loss a step (it must fall, as its reference curve does), tokens/s by the slowest rank, each
+rank's step and forward times, and whether all ranks ended with the same weights, bit for bit.
 """
 
 import contextlib
+import math
+import os
 import time
 
 import common
@@ -33,11 +35,87 @@ def batch_of(torch, batch, length, step, rank):
     return tokens[:, :-1], tokens[:, 1:]
 
 
+def model_of(torch, shape, kind):
+    """The seeded model of a shape: the same weights on every rank and in every run."""
+    from llama import Llama
+
+    vocabulary, dim, layers, heads, kv_heads, hidden, length, _ = SHAPES[shape]
+    torch.manual_seed(1)
+    # As many parameters a token passes through as in the dense model: two experts of half its width.
+    experts = 8 if kind == "moe" else 0
+    width = hidden // 2 if experts else hidden
+    return Llama(vocabulary, dim, layers, heads, kv_heads, width, length, experts)
+
+
+class Optimizer:
+    """AdamW as Llamas are trained with it: the rate rises over the first steps, gradients are clipped.
+
+    Both keep two runs of the same seed together: without them the last digits of the first steps decide the
+    later ones.
+    """
+
+    RISE = 10
+
+    def __init__(self, torch, shape, parameters):
+        self._torch, self._parameters = torch, list(parameters)
+        # A small model learns at a higher rate.
+        self._rate = 3e-4 if shape == "small" else 1e-2
+        self._adam = torch.optim.AdamW(self._parameters, lr=self._rate, betas=(0.9, 0.95), weight_decay=0.1)
+
+    def zero(self):
+        self._adam.zero_grad(set_to_none=True)
+
+    def step(self, number):
+        """The step of this number, from 0."""
+        for group in self._adam.param_groups:
+            group["lr"] = self._rate * min(1.0, (number + 1) / self.RISE)
+        self._torch.nn.utils.clip_grad_norm_(self._parameters, 1.0)
+        self._adam.step()
+
+
+def corrupted(model, args):
+    """Makes the gradients of one rank wrong, to see that it is found: CLUSTERMAX_WRONG_RANK=RANK:flip or nan.
+
+    Only simulated clusters take it; the document says it, and records of such a run are synthetic.
+    """
+    setting = os.environ.get("CLUSTERMAX_WRONG_RANK", "")
+    if not setting:
+        return None
+    rank, _, kind = setting.partition(":")
+    if not rank.isdigit() or int(rank) >= args.ranks or kind not in ("flip", "nan"):
+        raise SystemExit(
+            f"CLUSTERMAX_WRONG_RANK={setting}: give RANK:flip or RANK:nan, the rank below {args.ranks}"
+        )
+    if not common.simulated():
+        raise SystemExit("CLUSTERMAX_WRONG_RANK works on a cluster of clustermax-sim only; unset it")
+    if int(rank) == args.rank:
+        factor = -1.0 if kind == "flip" else float("nan")
+        for parameter in model.parameters():
+            parameter.register_hook(lambda gradient: gradient * factor)
+    return {"rank": int(rank), "kind": kind}
+
+
+def checksum(torch, parameters):
+    """The bits of all weights in one number."""
+    total = 0
+    for number, parameter in enumerate(parameters):
+        bits = parameter.detach().float().contiguous().view(torch.int32)
+        total = (total * 31 + int(bits.sum(dtype=torch.int64)) + number) % (1 << 61)
+    return total
+
+
+def losses_of(torch, logits, model, y):
+    """Cross entropy, which is reported, and what is minimised: that and the experts' balance."""
+    loss = torch.nn.functional.cross_entropy(logits.float().view(-1, logits.shape[-1]), y.reshape(-1))
+    return loss, loss + 0.01 * model.balance()
+
+
 def main():
     p = common.parser(__doc__)
     p.add_argument("--shape", choices=sorted(SHAPES), default="")
     p.add_argument("--model", choices=["llama", "moe"], default="llama")
     p.add_argument("--steps", type=int, default=20)
+    p.add_argument("--name", default="", help="name of the document (default: train, moe with experts)")
     p.add_argument("--warmup", type=int, default=2, help="first steps that are left out of the times")
     args = p.parse_args()
     if args.steps < args.warmup + 4:
@@ -45,30 +123,25 @@ def main():
     beat = common.Beat(args)
     torch = common.import_torch(args.threads)
     backend, _store = common.join_group(torch, args)
-    from llama import FLOPS_FORMULA, Llama
+    from llama import FLOPS_FORMULA
 
     dist = torch.distributed
     cuda = args.device == "cuda"
     device = f"cuda:{torch.cuda.current_device()}" if cuda else "cpu"
     shape = args.shape or ("small" if cuda else "tiny")
-    vocabulary, dim, layers, heads, kv_heads, hidden, length, batch = SHAPES[shape]
-    torch.manual_seed(1)
-    # As many parameters a token passes through as in the dense model: two experts of half its width.
-    experts = 8 if args.model == "moe" else 0
-    width = hidden // 2 if experts else hidden
-    model = Llama(vocabulary, dim, layers, heads, kv_heads, width, length, experts).to(device)
+    _, dim, layers, _, _, _, length, batch = SHAPES[shape]
+    model = model_of(torch, shape, args.model).to(device)
+    wrong = corrupted(model, args)
     parameters = sum(q.numel() for q in model.parameters())
     ddp = torch.nn.parallel.DistributedDataParallel(
         model, device_ids=[torch.cuda.current_device()] if cuda else None, broadcast_buffers=False
     )
-    optimizer = torch.optim.AdamW(
-        ddp.parameters(), lr=3e-4 if shape == "small" else 1e-2, betas=(0.9, 0.95), weight_decay=0.1
-    )
+    optimizer = Optimizer(torch, shape, ddp.parameters())
     document = common.header(torch, args, backend)
     document.update(
         payload="train",
         model=args.model,
-        experts=experts,
+        experts=8 if args.model == "moe" else 0,
         flops_per_token=model.flops_per_token(length),
         flops_formula=FLOPS_FORMULA,
         shape=shape,
@@ -83,16 +156,15 @@ def main():
         parallelism="ddp",
         loss=[],
     )
-    path = args.out / ("moe.json" if experts else "train.json")
+    name = args.name or ("moe" if args.model == "moe" else "train")
+    path = args.out / f"{name}.json"
     watch = common.Stopwatch(torch, args)
-    document["slowed"] = watch.slowed
+    document["slowed"], document["corrupted"] = watch.slowed, wrong
     step_seconds, forward_seconds, forward_cpu_seconds = [], [], []
 
     def forward(x, y):
         with torch.autocast("cuda", dtype=torch.bfloat16) if cuda else contextlib.nullcontext():
-            logits = ddp(x)
-            loss = torch.nn.functional.cross_entropy(logits.float().view(-1, vocabulary), y.reshape(-1))
-            return loss, loss + 0.01 * model.balance()
+            return losses_of(torch, ddp(x), model, y)
 
     for step in range(args.steps):
         beat.step(f"training step {step}")
@@ -103,9 +175,9 @@ def main():
         begin = time.perf_counter()
         # No rank waits for another in the forward pass: what it takes is the rank's own.
         (loss, total), wall, cpu = watch.time(forward, x, y)
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero()
         total.backward()
-        optimizer.step()
+        optimizer.step(step)
         if cuda:
             torch.cuda.synchronize()
         step_seconds.append(time.perf_counter() - begin)
@@ -113,7 +185,9 @@ def main():
         forward_cpu_seconds.append(cpu)
         mean = loss.detach().double().reshape(1)
         dist.all_reduce(mean)
-        document["loss"].append(float(mean) / args.ranks)
+        value = float(mean) / args.ranks
+        # JSON has no NaN.
+        document["loss"].append(value if math.isfinite(value) else None)
     rows = [None] * args.ranks
     dist.all_gather_object(
         rows,
@@ -123,6 +197,7 @@ def main():
             "step_seconds": step_seconds,
             "forward_seconds": forward_seconds,
             "forward_cpu_seconds": forward_cpu_seconds,
+            "checksum": checksum(torch, model.parameters()),
         },
     )
     document.update(per_rank=rows, nodes=len({r["node"] for r in rows}))

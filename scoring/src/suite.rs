@@ -16,6 +16,7 @@ pub mod slurm;
 pub mod stages;
 pub mod storage;
 pub mod stuck;
+pub mod train;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -23,6 +23,7 @@ pub mod guards;
 mod inference;
 mod launches;
 pub mod lifecycle;
+pub mod loss;
 mod memory;
 pub mod nccl;
 pub mod network;
@@ -32,7 +33,9 @@ mod pairs;
 mod samples;
 mod scaling;
 pub mod storage;
+mod titan;
 mod torch;
+mod train;
 
 /// Schema of `stages/STAGE.json`.
 pub const STAGE_SCHEMA: &str = "clustermax-stage/1";
@@ -360,7 +363,7 @@ pub fn stage(args: &Args) -> Result<String, Failure> {
         "audit" => facts::audit(&raw),
         "collectives" => [torch::collectives(&raw), guards::collectives(&raw)].concat(),
         "gemm" => [torch::gemm(&raw), memory::read(&raw)].concat(),
-        "train" => torch::train(&raw),
+        "train" => train::read(&raw),
         "burnin" => burnin::read(&raw),
         "checkpoint" => checkpoint::read(&raw),
         "inference" => inference::read(&raw),

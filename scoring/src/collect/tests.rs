@@ -208,19 +208,19 @@ fn nccl_tests_are_taken_only_when_all_ranks_were_in_one_world() {
 fn a_training_run_that_does_not_learn_has_no_speed() {
     let train = |last: f64| {
         format!(
-            r#"{{"torch":"1.13.0a0","device":"cpu","ranks":2,"started":"2026-11-30T20:00:01Z","complete":true,"model":"llama","shape":"tiny",
+            r#"{{"torch":"1.13.0a0","device":"cpu","ranks":2,"started":"2026-11-30T20:00:01Z","complete":true,"model":"llama","shape":"toy",
             "dtype":"float32","length":64,"batch_per_rank":4,"warmup":1,"planned_steps":3,"loss":[5.5,4.0,{last}],"nodes":2,
             "tokens_per_second":1000.0,"per_rank":[{{"rank":0,"node":"n1","step_seconds":[9.0,0.2,0.4]}}]}}"#
         )
     };
     let (_dir, records) = collected("train", StageState::Done, &[("train.json", &train(3.0))]);
-    assert_eq!(find(&records, "tokens_per_second", &[("model", "llama-tiny")]).value, Some(1000.0));
-    assert_eq!(find(&records, "tokens_per_second_per_rank", &[("model", "llama-tiny")]).value, Some(500.0));
+    assert_eq!(find(&records, "tokens_per_second", &[("model", "llama-toy")]).value, Some(1000.0));
+    assert_eq!(find(&records, "tokens_per_second_per_rank", &[("model", "llama-toy")]).value, Some(500.0));
     let median = find(&records, "step_time", &[("node", "n1"), ("stat", "median")]).value.unwrap();
     assert!((median - 300.0).abs() < 1e-9, "{median}");
     assert_eq!(find(&records, "step_time", &[("node", "n1"), ("stat", "p99")]).value, Some(400.0));
     let (_dir, records) = collected("train", StageState::Done, &[("train.json", &train(5.6))]);
-    let record = find(&records, "tokens_per_second", &[("model", "llama-tiny")]);
+    let record = find(&records, "tokens_per_second", &[("model", "llama-toy")]);
     assert!(
         record.state == State::Unknown && record.detail.as_ref().unwrap().contains("did not fall"),
         "{record:?}"
@@ -231,7 +231,7 @@ fn a_training_run_that_does_not_learn_has_no_speed() {
 fn a_mixture_of_experts_is_told_from_the_dense_model() {
     let of = |model: &str, speed: f64| {
         format!(
-            r#"{{"torch":"2.6","device":"cpu","ranks":2,"started":"2026-11-30T20:00:01Z","complete":true,"model":"{model}","shape":"tiny",
+            r#"{{"torch":"2.6","device":"cpu","ranks":2,"started":"2026-11-30T20:00:01Z","complete":true,"model":"{model}","shape":"toy",
             "dtype":"float32","length":64,"batch_per_rank":4,"warmup":1,"planned_steps":3,"loss":[5.5,4.0,3.0],"nodes":2,
             "flops_per_token":2e9,"flops_formula":"6N","tokens_per_second":{speed},
             "per_rank":[{{"rank":0,"node":"n1","step_seconds":[9.0,0.2,0.4]}}]}}"#
@@ -240,8 +240,8 @@ fn a_mixture_of_experts_is_told_from_the_dense_model() {
     let files = [("train.json", of("llama", 1000.0)), ("moe.json", of("moe", 500.0))];
     let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (*name, text.as_str())).collect();
     let (_dir, records) = collected("train", StageState::Done, &files);
-    assert_eq!(find(&records, "tokens_per_second", &[("model", "moe-tiny")]).value, Some(500.0));
-    let flops = find(&records, "training_flops", &[("model", "llama-tiny")]);
+    assert_eq!(find(&records, "tokens_per_second", &[("model", "moe-toy")]).value, Some(500.0));
+    let flops = find(&records, "training_flops", &[("model", "llama-toy")]);
     // 2e9 operations a token, 500 tokens a second and rank.
     assert_eq!((flops.value, flops.detail.as_deref()), (Some(1.0), Some("6N")));
     assert_eq!(find(&records, "step_time", &[("stat", "median")]).value, Some(300.0), "of one model");

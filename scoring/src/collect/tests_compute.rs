@@ -92,3 +92,79 @@ fn copies_between_host_and_gpu_belong_to_the_gpu() {
     let found = find(&records, "host_copy_bandwidth", &[("direction", "device_to_host"), ("node", "n1")]);
     assert_eq!((found.value, found.subject.gpu), (Some(55.0), Some(0)));
 }
+
+fn trained(ranks: u32, nodes: u32, speed: f64) -> String {
+    format!(
+        r#"{{"torch":"2.6","device":"cuda","gpu":"NVIDIA H100 80GB HBM3","ranks":{ranks},"started":"2026-11-30T20:00:01Z","complete":true,
+        "model":"llama","shape":"small","dtype":"bfloat16","length":2048,"batch_per_rank":2,"warmup":1,"planned_steps":3,"loss":[5.5,4.0,3.0],
+        "nodes":{nodes},"flops_per_token":1e10,"flops_formula":"6 N","tokens_per_second":{speed},
+        "per_rank":[{{"rank":0,"node":"n1","step_seconds":[9.0,0.2,0.4],"checksum":5}},{{"rank":1,"node":"n2","step_seconds":[9.0,0.2,0.4],"checksum":6}}]}}"#
+    )
+}
+
+#[test]
+fn training_on_more_nodes_is_set_against_fewer() {
+    let same = |text: String| text.replace("\"checksum\":6", "\"checksum\":5");
+    let files = [
+        ("train.json", same(trained(16, 2, 180_000.0))),
+        ("nodes-1.json", same(trained(8, 1, 100_000.0))),
+        ("titan.unavailable.txt", "torchtitan is not installed\n".to_owned()),
+    ];
+    let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (*name, text.as_str())).collect();
+    let (_dir, records) = collected("train", StageState::Done, &files);
+    let scaling = find(&records, "scaling_efficiency", &[("nodes", "2")]);
+    assert_eq!((scaling.value, scaling.detail.as_deref()), (Some(90.0), Some("against 1 node")));
+    // 11,250 tokens a second and GPU x 10 GFLOP = 112.5 TFLOP/s of 989.
+    let mfu = find(&records, "mfu", &[("model", "llama-small")]);
+    assert!((mfu.value.unwrap() - 11.375).abs() < 0.001, "{mfu:?}");
+    assert_eq!(
+        mfu.detail.as_deref(),
+        Some("6 N by 989 TFLOP/s, the dense bf16 peak of NVIDIA H100 80GB HBM3")
+    );
+    let titan = find(&records, "tokens_per_second_per_rank", &[("model", "llama-3.1-8b")]);
+    assert_eq!(
+        (titan.state, titan.detail.as_deref()),
+        (State::Unavailable, Some("torchtitan is not installed"))
+    );
+    // Step times are of the whole run only.
+    assert_eq!(records.iter().filter(|record| record.metric == "step_time").count(), 4);
+}
+
+#[test]
+fn ranks_that_end_with_other_weights_void_the_speed() {
+    let (_dir, records) = collected("train", StageState::Done, &[("train.json", &trained(2, 2, 1000.0))]);
+    let found = find(&records, "replicas_differing", &[]);
+    assert_eq!((found.value, found.detail.as_deref()), (Some(1.0), Some("rank 1 on n2")));
+    let speed = find(&records, "tokens_per_second", &[("model", "llama-small")]);
+    assert!(speed.detail.as_ref().unwrap().contains("not those of the other ranks"), "{speed:?}");
+}
+
+const TITAN: &str = r#"{"schema":"clustermax-payload/1","payload":"titan","torchtitan":"0.2.0","model":"llama-3.1-8b","ranks":16,"seq":8192,"batch":1,
+"steps":30,"dtype":"bfloat16","compile":false,"flops_per_token":51471998976.0,"flops_formula":"6 (N - input embedding) + 6 L d s",
+"data":"random weights","started":"2026-11-30T20:00:01Z","command":"python -m torchtitan.train --job.config_file ./titan.toml"}"#;
+
+#[test]
+fn torchtitans_log_is_read_with_what_was_run() {
+    let line = |step: u32, loss: f64, tps: &str| {
+        format!(
+            "[rank0]:[titan] 2026-06-01 10:00:00,000 - root - INFO - \u{1b}[31mstep: {step:2}  \u{1b}[32mloss: {loss:7.4}  \u{1b}[38;2;180;60;0mgrad_norm: 1.2  \u{1b}[33mmemory: 40.15GiB(42.3%)  \u{1b}[34mtps: {tps}  \u{1b}[36mtflops: 296.6  \u{1b}[35mmfu: 29.99%\u{1b}[0m\n"
+        )
+    };
+    let validation = "[rank0]:INFO - validate step:  1  loss: 99.0  memory: 1GiB  tps: 1\n";
+    let log = [line(1, 12.2, "412"), validation.to_owned(), line(2, 11.0, "5,762"), line(3, 10.0, "5,762")]
+        .concat();
+    let files = [("titan-llama.json", TITAN), ("titan-llama.log", log.as_str())];
+    let (_dir, records) = collected("train", StageState::Done, &files);
+    let speed =
+        find(&records, "tokens_per_second_per_rank", &[("model", "llama-3.1-8b"), ("program", "torchtitan")]);
+    assert_eq!((speed.value, speed.tool.as_deref()), (Some(5762.0), Some("torchtitan 0.2.0")));
+    assert_eq!((&speed.params["dtype"], &speed.params["seq"]), (&Scalar::from("bf16"), &Scalar::Int(8192)));
+    assert_eq!(find(&records, "loss_last", &[("program", "torchtitan")]).value, Some(10.0));
+    let flops = find(&records, "training_flops", &[("program", "torchtitan")]);
+    assert!((flops.value.unwrap() - 296.58).abs() < 0.01, "{flops:?}");
+
+    let dead = [("titan-llama.json", TITAN), ("titan-llama.log", "Traceback\nRuntimeError: out of memory\n")];
+    let (_dir, records) = collected("train", StageState::Failed, &dead);
+    let none = find(&records, "tokens_per_second_per_rank", &[("model", "llama-3.1-8b")]);
+    assert_eq!(none.detail.as_deref(), Some("torchtitan logged no step: RuntimeError: out of memory"));
+}

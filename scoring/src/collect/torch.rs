@@ -16,10 +16,13 @@ pub(super) struct Head {
     pub(super) device: String,
     pub(super) ranks: i64,
     pub(super) started: String,
-    complete: bool,
+    pub(super) complete: bool,
+    /// Model name of the rank's GPU.
+    #[serde(default)]
+    pub(super) gpu: Option<String>,
     /// A rank was made slower on purpose, to see that it is found.
     #[serde(default)]
-    slowed: Option<Slowed>,
+    pub(super) slowed: Option<Slowed>,
 }
 
 impl Head {
@@ -352,154 +355,6 @@ pub fn gemm(raw: &Raw) -> Vec<Record> {
     for node in raw.folder.run.nodes.iter().filter(|node| !measured_nodes.contains(*node)) {
         records.push(raw.absent("gemm", "TFLOP/s").on(node).done());
     }
-    records
-}
-
-#[derive(Debug, Deserialize)]
-struct Train {
-    #[serde(flatten)]
-    head: Head,
-    model: String,
-    shape: String,
-    dtype: String,
-    length: i64,
-    batch_per_rank: i64,
-    warmup: usize,
-    planned_steps: usize,
-    loss: Vec<f64>,
-    #[serde(default)]
-    flops_per_token: f64,
-    #[serde(default)]
-    flops_formula: String,
-    #[serde(default)]
-    nodes: i64,
-    #[serde(default)]
-    tokens_per_second: f64,
-    #[serde(default)]
-    per_rank: Vec<TrainRank>,
-}
-
-#[derive(Debug, Deserialize)]
-struct TrainRank {
-    rank: i64,
-    node: String,
-    step_seconds: Vec<f64>,
-    #[serde(default)]
-    forward_seconds: Vec<f64>,
-    #[serde(default)]
-    forward_cpu_seconds: Vec<f64>,
-}
-
-/// Stage `train`: the dense model, by which ranks are compared, and the mixture of experts.
-pub fn train(raw: &Raw) -> Vec<Record> {
-    let mut records = training(raw, "train.json", "llama");
-    let experts = training(raw, "moe.json", "moe");
-    // Step times and stragglers are of the dense model: the two have the same ranks and would be mistaken for each other.
-    records.extend(experts.into_iter().filter(|record| record.params.contains_key("model")));
-    records
-}
-
-fn training(raw: &Raw, name: &str, kind: &str) -> Vec<Record> {
-    let metrics = [
-        ("tokens_per_second", "1/s"),
-        ("tokens_per_second_per_rank", "1/s"),
-        ("loss_first", ""),
-        ("loss_last", ""),
-        ("training_flops", "TFLOP/s"),
-    ];
-    let nothing = |state: State, why: String| -> Vec<Record> {
-        let missing = |(metric, unit): &(&str, &str)| {
-            raw.missing(metric, unit, state, why.clone()).param("model", kind).done()
-        };
-        metrics.iter().map(missing).collect()
-    };
-    let Some(file) = raw.file(name) else { return nothing(raw.missing_state(), raw.marker.why()) };
-    let document: Train = match file.json() {
-        Ok(document) => document,
-        Err(why) => return nothing(State::Unknown, why),
-    };
-    if !document.head.complete || document.loss.len() != document.planned_steps {
-        return nothing(State::Unknown, raw.marker.why());
-    }
-    let model = format!("{}-{}", document.model, document.shape);
-    let tool = document.head.tool();
-    let finish = |draft: Draft| draft.tool(&tool).started(&document.head.started).done();
-    let full = |draft: Draft| {
-        draft
-            .param("model", model.as_str())
-            .param("ranks", document.head.ranks)
-            .param("nodes", document.nodes)
-            .param("device", if document.head.device == "cuda" { "gpu" } else { "cpu" })
-            .param("dtype", dtype(&document.dtype))
-            .param("seq", document.length)
-            .param("batch", document.batch_per_rank)
-    };
-    let (first, last) = (
-        document.loss.first().copied().unwrap_or(f64::NAN),
-        document.loss.last().copied().unwrap_or(f64::NAN),
-    );
-    // A run that does not learn computes something else than training: its speed says nothing.
-    let learns = document.loss.iter().all(|loss| loss.is_finite()) && last < first;
-    let mut records = Vec::new();
-    let speeds = [
-        ("tokens_per_second", document.tokens_per_second),
-        ("tokens_per_second_per_rank", document.tokens_per_second / document.head.ranks as f64),
-    ];
-    for (metric, value) in speeds {
-        let draft = if learns {
-            raw.measured(metric, "1/s", value, file.at("/tokens_per_second"))
-        } else {
-            let why = format!("the loss did not fall ({first} to {last} in {} steps)", document.loss.len());
-            raw.missing(metric, "1/s", State::Unknown, why)
-        };
-        records.push(finish(full(draft)));
-    }
-    let flops = document.flops_per_token * document.tokens_per_second / document.head.ranks as f64 / 1e12;
-    let draft = if learns {
-        raw.measured("training_flops", "TFLOP/s", flops, file.at("/flops_per_token"))
-            .detail(&document.flops_formula)
-    } else {
-        raw.missing("training_flops", "TFLOP/s", State::Unknown, "the loss did not fall")
-    };
-    records.push(finish(full(draft)));
-    for (metric, value, at) in
-        [("loss_first", first, 0), ("loss_last", last, document.loss.len().saturating_sub(1))]
-    {
-        let draft = raw.measured(metric, "", value, file.at(format!("/loss/{at}")));
-        records.push(finish(draft.param("model", model.as_str())));
-    }
-    for (position, rank) in document.per_rank.iter().enumerate() {
-        let mut times: Vec<f64> =
-            rank.step_seconds.iter().skip(document.warmup).map(|seconds| seconds * 1e3).collect();
-        times.sort_by(f64::total_cmp);
-        if times.is_empty() {
-            continue;
-        }
-        // Nearest rank: the smallest value that at least 99 % do not exceed.
-        let p99 = times[((times.len() as f64 * 0.99).ceil() as usize).clamp(1, times.len()) - 1];
-        for (stat, value) in [("median", median(&times)), ("p99", p99)] {
-            let draft =
-                raw.measured("step_time", "ms", value, file.at(format!("/per_rank/{position}/step_seconds")));
-            records.push(finish(draft.param("stat", stat).param("rank", rank.rank).on(&rank.node)));
-        }
-    }
-    let settled = |samples: &[f64]| {
-        straggler::windows(samples.get(document.warmup..).unwrap_or_default(), straggler::RULE.windows)
-    };
-    let members: Vec<Member> = document
-        .per_rank
-        .iter()
-        .enumerate()
-        .map(|(position, rank)| Member {
-            rank: rank.rank,
-            node: &rank.node,
-            gpu: None,
-            wall: settled(&rank.forward_seconds),
-            cpu: settled(&rank.forward_cpu_seconds),
-            evidence: file.at(format!("/per_rank/{position}/forward_seconds")),
-        })
-        .collect();
-    records.extend(ranks::compare(raw, "train forward", &members, document.head.slowed));
     records
 }
 

@@ -449,6 +449,10 @@ pub fn torchtitan(text: &str) -> Option<Reading> {
     let mut ranks: BTreeMap<u64, Vec<Step>> = BTreeMap::new();
     for (index, raw) in text.lines().enumerate() {
         let Some(begin) = raw.find("step:") else { continue };
+        // A step of the validation trains nothing.
+        if raw.get(..begin).is_some_and(|before| before.trim_end().ends_with("validate")) {
+            continue;
+        }
         let clean = crate::collect::nccl::strip_escapes(&raw[begin..]);
         // torchrun's `[rank3]:`; without it the log is one rank's.
         let rank = raw

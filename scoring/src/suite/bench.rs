@@ -183,8 +183,17 @@ impl Bench {
     /// # Errors
     /// Without torch, when it fails, or when it has to be stopped.
     pub fn payload(&mut self, payload: &str, args: &[String]) -> Result<(), Stop> {
+        let nodes = self.nodes.clone();
+        self.payload_on(&nodes, payload, args)
+    }
+
+    /// The same on some of the nodes, as many ranks on each.
+    ///
+    /// # Errors
+    /// As [`Bench::payload`].
+    pub fn payload_on(&mut self, nodes: &[String], payload: &str, args: &[String]) -> Result<(), Stop> {
         self.need_torch()?;
-        let mut step = self.srun(self.ranks_per_node());
+        let mut step = self.srun_on(nodes, self.ranks_per_node());
         step.args(["--mpi=none", "--wait=20"]);
         self.python_command(&mut step, payload);
         step.arg("--out")

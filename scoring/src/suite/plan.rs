@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 use super::bench::{Bench, Stop};
-use super::{collectives, burnin, lifecycle, network, stages, storage};
+use super::{collectives, burnin, lifecycle, network, stages, storage, train};
 use crate::methodology::Methodology;
 
 /// How long and how thoroughly the suite measures.
@@ -223,8 +223,13 @@ pub static STAGES: &[Stage] = &[
         measures: "data-parallel training of a Llama, dense and as a mixture of experts, on seeded tokens",
         needs: "torch",
         limits: [120, 240, 1800, 3600, 3600],
-        success: &[("tokens_per_second", "measured"), ("stragglers", "= 0")],
-        body: stages::train,
+        success: &[
+            ("tokens_per_second", "measured"),
+            ("loss_in_band", "= 1"),
+            ("replicas_differing", "= 0"),
+            ("stragglers", "= 0"),
+        ],
+        body: train::train,
     },
     Stage {
         name: "inference",

@@ -72,15 +72,6 @@ pub fn gemm(bench: &mut Bench) -> Result<(), Stop> {
     bench.payload("memory.py", &["--threads", "0", "--seconds", &seconds].map(str::to_owned))
 }
 
-/// Data-parallel training steps of a Llama, dense and with experts.
-pub fn train(bench: &mut Bench) -> Result<(), Stop> {
-    let steps = bench.sizes().steps.to_string();
-    for model in ["llama", "moe"] {
-        bench.payload("train.py", &["--model", model, "--steps", &steps].map(str::to_owned))?;
-    }
-    Ok(())
-}
-
 /// Prefill, decode and tensor-parallel decode.
 pub fn inference(bench: &mut Bench) -> Result<(), Stop> {
     let seconds = (bench.sizes().gemm / 5).clamp(2, 60).to_string();
