@@ -1,8 +1,9 @@
 """Matrix multiplication and a collective at the same time on every rank, for as long as it is told.
 
-Every product must have the same bits and every exchange the right values. What each rank has found wrong is in
-part-K/rank-N.json, rewritten every ten seconds, with a trace of at most 600 points; what its devices did each second is
-in part-K/NODE.samples (samples.py). K counts the attempts: a burn-in that was interrupted goes on with the next part.
+Every product must have the same bits and every exchange the right values. What each rank has found wrong is
+in part-K/rank-N.json, rewritten every ten seconds, with a trace of at most 600 points; what its devices did
+each second is in part-K/NODE.samples (samples.py). K counts the attempts: a burn-in that was interrupted goes
+on with the next part.
 """
 
 import statistics

@@ -1,8 +1,9 @@
 """Time that `python3 -c "import torch"` takes on this node, cold and warm.
 
 Cold: the files of the package are dropped from this node's page cache first (posix_fadvise DONTNEED, which an
-ordinary user may do). Pages that another process has mapped stay, so cold is a lower bound on a busy node. Root drops
-the whole cache (drop_caches); the document says which it was, and on what kind of file system torch lies.
+ordinary user may do). Pages that another process has mapped stay, so cold is a lower bound on a busy node.
+Root drops the whole cache (drop_caches); the document says which it was, and on what kind of file system
+torch lies.
 """
 
 import argparse

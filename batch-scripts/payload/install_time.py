@@ -1,7 +1,7 @@
-"""Time that a package takes to install into a fresh virtual environment on this node, as a user, without a network.
+"""Time that a package takes to install into a fresh virtual environment, as a user, without a network.
 
-The package is a wheel that this program makes: FILES modules of 4 KiB, no dependencies. It measures the installer and the
-node's disk, not a download. pip is asked, and uv where it is installed.
+The package is a wheel that this program makes: FILES modules of 4 KiB, no dependencies. It measures the
+installer and the node's disk, not a download. pip is asked, and uv where it is installed.
 """
 
 import argparse
@@ -58,7 +58,8 @@ def installers(python):
     yield "pip", [sys.executable, "-m", "pip", "--python", str(python), "install", *options]
     uv = shutil.which("uv")
     if uv:
-        yield "uv", [uv, "pip", "install", "--offline", "--no-deps", "--no-cache", "-q", "--python", str(python)]
+        offline = ["--offline", "--no-deps", "--no-cache", "-q"]
+        yield "uv", [uv, "pip", "install", *offline, "--python", str(python)]
 
 
 def main():

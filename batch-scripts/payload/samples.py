@@ -2,8 +2,9 @@
 
 Format `clustermax-samples/1` (docs/burnin.md). The first line is a JSON object; then, a line a second:
 
-    T v,v,v,v,v,v,v,v,v;v,...   seconds since the start, a group of FIELDS for each device; empty: as before; -: not known
-    +T NAME VALUE               a link's or GPU's error counter that has changed (at T 0: all that are not zero)
+    T v,v,v,v,v,v,v,v,v;v,...   seconds since the start, a group of FIELDS for each device;
+                                empty: as before; -: not known
+    +T NAME VALUE               an error counter that has changed (at T 0: all that are not zero)
     !T TEXT                     a line of the kernel log
 
 Lines are only appended: whatever ends the run, at most the last one is torn.
@@ -66,7 +67,7 @@ def number(text):
 
 
 def gpu_line(line):
-    """A line of nvidia-smi: index, (temperature, power, clock, memory clock, throttle), uncorrected ECC errors."""
+    """A line of nvidia-smi: index, (temperature, power, two clocks, throttle), uncorrected ECC errors."""
     words = [word.strip() for word in line.split(",")]
     if len(words) != 7 or number(words[0]) is None:
         return None
@@ -145,7 +146,7 @@ def cpu_values():
 
 
 class Trace:
-    """Rows of [seconds, products, medians ...] over any time, at most MOST of them: neighbours are joined when it is full."""
+    """Rows of [seconds, products, medians ...] over any time, at most MOST; neighbours are joined."""
 
     MOST = 600
 
@@ -275,9 +276,7 @@ class NodeLog:
             if self._stop.wait(max(0.0, begin + second - time.monotonic())):
                 return
             latest = self._received()
-            groups = [
-                (*self._hardware(rank), *latest.get(rank, (None,) * 4)) for rank in range(self._ranks)
-            ]
+            groups = [(*self._hardware(rank), *latest.get(rank, (None,) * 4)) for rank in range(self._ranks)]
             now = {name: read_int(path) for name, path in self._counters.items()}
             now.update(self._ecc)
             # A full or frozen disk must not end the burn-in: what cannot be written is missing in the file.

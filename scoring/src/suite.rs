@@ -12,6 +12,7 @@ pub mod measure;
 pub mod network;
 pub mod plan;
 pub mod progress;
+pub mod reboot;
 pub mod slurm;
 pub mod stages;
 pub mod storage;
@@ -43,7 +44,7 @@ enum SuiteCommand {
         after_help = "Exit code: 0 every stage ran or named what it lacks; 1 a stage failed or ran into its deadline; 2 bad \
                           options or results folder; 3 a part of ClusterMAX or Slurm is missing."
     )]
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     /// What would run, for how long, and what counts as success
     Plan(PlanArgs),
     /// How far a run has come, what is missing and why
@@ -53,6 +54,9 @@ enum SuiteCommand {
     Resume(ResumeArgs),
     /// Read the raw output of every stage again
     Collect(CollectArgs),
+    /// Reboot one idle node by Slurm and time it until a command has run on it; a dry run without --confirm
+    #[command(after_help = "Exit code: 0 usable again (or dry run), 1 not in time, 2 busy or not confirmed, 3 refused or no answer.")]
+    Reboot(reboot::Args),
 }
 
 /// `clustermax suite run`
@@ -168,6 +172,7 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
         SuiteCommand::Status(args) => progress::status(&args.dir, args.json),
         SuiteCommand::Resume(args) => resume(args),
         SuiteCommand::Collect(args) => collect_all(&args.dir),
+        SuiteCommand::Reboot(args) => reboot::run(args),
     }
 }
 
