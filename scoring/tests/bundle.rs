@@ -163,6 +163,73 @@ fn tampering_with_an_archive_is_named() {
     assert!(text.contains("is not a plain file"), "{text}");
 }
 
+/// A manifest may promise what it likes: what the archive holds beyond it is never written, and a file that claims more than
+/// follows is an archive that was cut.
+#[test]
+fn a_file_that_grew_or_claims_to_be_huge_is_named_and_not_unpacked() {
+    let (home, _, file) = bundled();
+    let changed = home.path().join("changed.tar.gz");
+    let whole = entries(&file);
+    let at = whole.iter().position(|(name, _)| name.ends_with("n1.json")).unwrap();
+    // 64 MiB of zeros are 64 KiB packed: only the manifest's few hundred bytes are believed.
+    let mut grown = whole.clone();
+    grown[at].1 = vec![0; 64 << 20];
+    pack(&changed, &grown, None);
+    assert!(fs::metadata(&changed).unwrap().len() < 1 << 20);
+    let kept = home.path().join("kept");
+    let (code, text) = clustermax(&[path("verify"), &changed, path("--unpack"), &kept]);
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("raw/inventory/n1.json has 67108864 bytes, MANIFEST.json says"), "{text}");
+    assert!(!kept.join("raw/inventory/n1.json").exists());
+
+    // The header of an entry claims a terabyte, and the manifest agrees.
+    let bytes: u64 = 1 << 40;
+    let json = String::from_utf8(whole[0].1.clone()).unwrap();
+    let mut manifest: serde_json::Value = serde_json::from_str(&json).unwrap();
+    manifest["files"]["raw/inventory/n1.json"]["bytes"] = bytes.into();
+    let gzip =
+        flate2::write::GzEncoder::new(fs::File::create(&changed).unwrap(), flate2::Compression::fast());
+    let mut archive = tar::Builder::new(gzip);
+    for (name, content) in &whole {
+        let mut header = tar::Header::new_gnu();
+        header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
+        let content =
+            if name.ends_with("MANIFEST.json") { manifest.to_string().into_bytes() } else { content.clone() };
+        header.set_size(if name.ends_with("n1.json") { bytes } else { content.len() as u64 });
+        header.set_cksum();
+        archive.append(&header, &content[..]).unwrap();
+    }
+    archive.into_inner().unwrap().finish().unwrap();
+    let (code, text) = clustermax(&[path("verify"), &changed]);
+    assert_eq!(code, 2, "{text}");
+    assert!(text.contains("not a whole gzip-compressed tar archive") && text.lines().count() == 1, "{text}");
+}
+
+/// Another run's files under this run's name, and the other way round.
+#[test]
+fn a_run_that_was_moved_is_named() {
+    let (home, run, file) = bundled();
+    let changed = home.path().join("changed.tar.gz");
+    // The archive's folder was renamed.
+    let moved: Vec<(String, Vec<u8>)> = entries(&file)
+        .into_iter()
+        .map(|(name, content)| (name.replacen(RUN, "20260101T000000Z-9", 1), content))
+        .collect();
+    pack(&changed, &moved, None);
+    let (code, text) = clustermax(&[path("verify"), &changed]);
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("is of run") && text.contains("20260101T000000Z-9"), "{text}");
+
+    // The records say another run than run.json.
+    let text = fs::read_to_string(run.join("run.json")).unwrap();
+    fs::write(run.join("run.json"), text.replace(RUN, "20260101T000000Z-9")).unwrap();
+    let bundle = home.path().join("b.tar.gz");
+    assert_eq!(clustermax(&[path("bundle"), &run, path("--out"), &bundle]).0, 0);
+    let (code, text) = clustermax(&[path("verify"), &bundle]);
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("run") && text.contains("differs:"), "{text}");
+}
+
 #[test]
 fn a_raw_file_or_score_changed_before_bundling_is_named() {
     for (file, from, to, expected) in [

@@ -212,7 +212,8 @@ fn ping(text: &str) -> Option<Reading> {
 }
 
 /// `iperf3 -c ... -J`: what the receiver got; none without a document.
-fn iperf3(text: &str) -> Option<Reading> {
+#[must_use]
+pub fn iperf3(text: &str) -> Option<Reading> {
     const STAGE: &str = "network";
     let value: Value = serde_json::from_str(text).ok()?;
     let version = value["start"]["version"].as_str().unwrap_or("iperf3").to_owned();

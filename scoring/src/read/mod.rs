@@ -11,7 +11,7 @@ use std::path::{Component, Path, PathBuf};
 use sha2::{Digest as _, Sha256};
 
 use crate::Failure;
-use crate::collect::nccl;
+use crate::collect::{nccl, network};
 use crate::record::{self, Evidence, Provenance, Record, Scalar, State, Subject};
 
 pub mod collectives;
@@ -23,8 +23,9 @@ pub mod tools;
 /// `clustermax read`
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
-    /// Files to read (`-` is standard input): nccl-tests and rccl-tests (text, -J, -Z), fio JSON, torchtitan logs,
-    /// vLLM bench JSON, dcgmi diag -j, nvbandwidth (text, -j), perftest (ib_write_bw, ib_write_lat ...)
+    /// Files to read (`-` is standard input): nccl-tests and rccl-tests (text, -J, -Z), NCCL Inspector dumps, fio JSON,
+    /// torchtitan logs, vLLM and SGLang bench JSON, dcgmi diag -j, nvbandwidth (text, -j), perftest (ib_write_bw,
+    /// ib_write_lat ...), iperf3 -J
     #[arg(required = true)]
     pub files: Vec<PathBuf>,
     /// Print records, one JSON object a line, instead of a table
@@ -203,6 +204,11 @@ pub fn read(text: &str, hints: &Hints) -> Result<Reading, String> {
         return Ok(tools::nvbandwidth_json(text));
     }
     if has(&["\"inspector_output_format_version\""]) {
+    if has(&["\"start\"", "\"intervals\"", "\"end\""])
+        && let Some(reading) = network::iperf3(text)
+    {
+        return Ok(reading);
+    }
         return Ok(iterations::inspector(text));
     }
     if has(&["\"numCycle\"", "\"busBw\""]) {
@@ -232,8 +238,8 @@ pub fn read(text: &str, hints: &Hints) -> Result<Reading, String> {
     if let Some(reading) = tools::torchtitan(text) {
         return Ok(reading);
     }
-    Err("is in no format that `clustermax read` knows (nccl-tests, rccl-tests, fio JSON, torchtitan, vLLM bench JSON, \
-         dcgmi diag JSON, nvbandwidth, perftest)"
+    Err("is in no format that `clustermax read` knows (nccl-tests, rccl-tests, NCCL Inspector, fio JSON, torchtitan, vLLM and \
+         SGLang bench JSON, dcgmi diag JSON, nvbandwidth, perftest, iperf3 JSON)"
         .to_owned())
 }
 

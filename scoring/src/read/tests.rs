@@ -260,6 +260,36 @@ fn vllm_bench_and_its_infinite_rate() {
     assert_eq!(text(&format!("{two}\n{two}\n")).found.len(), reading.found.len() * 2);
 }
 
+/// Keys as sglang.bench_serving writes them: its own names for the total and for the whole request.
+#[test]
+fn sglang_bench_is_told_from_vllm() {
+    let reading = text(
+        r#"{"backend":"sglang","dataset_name":"random","request_rate":8.0,"max_concurrency":16,"sharegpt_output_len":null,
+"duration":60.0,"completed":480,"request_throughput":8.0,"input_throughput":8192.0,"output_throughput":2048.0,
+"total_throughput":10240.0,"mean_e2e_latency_ms":900.5,"median_ttft_ms":45.25,"p99_ttft_ms":90.0,"mean_tpot_ms":6.5}"#
+            .replace('\n', "")
+            .as_str(),
+    );
+    assert_eq!(reading.format, "SGLang bench JSON");
+    assert_eq!(one(&reading, "total_tokens_per_second", &[("concurrency", "16")]).value, Some(10240.0));
+    assert_eq!(one(&reading, "e2e_latency", &[("stat", "mean")]).value, Some(900.5));
+    assert_eq!(one(&reading, "ttft", &[("stat", "p99")]).value, Some(90.0));
+}
+
+#[test]
+fn iperf3_and_the_inspector_are_recognised() {
+    let reading = text(
+        r#"{"start":{"version":"iperf 3.12"},"intervals":[],"end":{"sum_sent":{"bits_per_second":9.41e9,"retransmits":12},"sum_received":{"bits_per_second":9.38e9}}}"#,
+    );
+    assert_eq!((reading.format, reading.tool.as_str()), ("iperf3 JSON", "iperf 3.12"));
+    assert_eq!(one(&reading, "tcp_bandwidth", &[]).value, Some(9.38));
+    let reading = text(
+        r#"{"header":{"id":"0x1","rank":0,"n_ranks":8,"nnodes":1},"metadata":{"inspector_output_format_version":"v5.1"},"coll_perf":{"coll":"AllReduce","coll_sn":1,"coll_msg_size_bytes":17179869184,"coll_exec_time_us":61974,"coll_busbw_gbs":485.1}}"#,
+    );
+    assert_eq!(reading.tool, "NCCL Inspector v5.1");
+    assert_eq!(one(&reading, "busbw", &[("collective", "all_reduce"), ("ranks", "8")]).value, Some(485.1));
+}
+
 #[test]
 fn fio_says_what_failed() {
     let fio = r#"fio: warning

@@ -569,6 +569,8 @@ pub fn vllm(text: &str) -> Reading {
         ] {
             match number(&run[key]) {
                 Some(value) if value > 0.0 && !nothing => {
+            // SGLang's name for the same.
+            ("total_throughput", "total_tokens_per_second"),
                     push(Found::value(STAGE, metric, "1/s", value), key, &mut found)
                 }
                 Some(_) => {
@@ -578,7 +580,13 @@ pub fn vllm(text: &str) -> Reading {
                 None => {}
             }
         }
-        for (name, metric) in [("ttft", "ttft"), ("tpot", "tpot"), ("itl", "itl"), ("e2el", "e2e_latency")] {
+        for (name, metric) in [
+            ("ttft", "ttft"),
+            ("tpot", "tpot"),
+            ("itl", "itl"),
+            ("e2el", "e2e_latency"),
+            ("e2e_latency", "e2e_latency"),
+        ] {
             for stat in ["mean", "median", "p50", "p90", "p95", "p99"] {
                 let key = format!("{stat}_{name}_ms");
                 if let Some(value) = number(&run[key.as_str()]).filter(|_| !nothing) {
@@ -593,3 +601,7 @@ pub fn vllm(text: &str) -> Reading {
     }
     Reading { format: "vLLM bench JSON", tool: "vllm bench serve".to_owned(), found }
 }
+    // Both write the same keys; these two are SGLang's alone.
+    if text.contains("\"mean_e2e_latency_ms\"") || text.contains("\"sharegpt_output_len\"") {
+        return Reading { format: "SGLang bench JSON", tool: "sglang.bench_serving".to_owned(), found };
+    }
