@@ -162,10 +162,11 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
         if let Some(why) = prepared.refused() {
             return Err(Failure::input(format!("nothing was done: {why}")));
         }
-        let outcome = site.inject(prepared, inbox.as_ref())?;
+        let outcome = site.inject(prepared, inbox.as_ref(), String::new())?;
         return Ok(u8::from(outcome != Outcome::Right));
     }
     let mut refused = Vec::new();
+    let ladder = id(&args.node);
     for &fault in rungs {
         let prepared = site.prepare(fault)?;
         site.show(&prepared);
@@ -174,7 +175,7 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
             refused.push(format!("{}: {why}", fault.word()));
             continue;
         }
-        match site.inject(prepared, inbox.as_ref())? {
+        match site.inject(prepared, inbox.as_ref(), ladder.clone())? {
             Outcome::Right => return Ok(0),
             Outcome::FalseAlarm => return Ok(1),
             Outcome::Wrong => println!("{} was not noticed in time", fault.word()),
@@ -376,7 +377,7 @@ impl Site<'_> {
             .unwrap_or_else(|| slurm::health_check_interval().map_or(10, |interval| interval.min(300) + 5))
     }
 
-    fn inject(&self, prepared: Prepared, inbox: Option<&Inbox>) -> Result<Outcome, Failure> {
+    fn inject(&self, prepared: Prepared, inbox: Option<&Inbox>, ladder: String) -> Result<Outcome, Failure> {
         let args = self.args;
         let Prepared { fault, hand, pci, id, .. } = prepared;
         let Some(hand) = hand else {
@@ -391,6 +392,7 @@ impl Site<'_> {
             id,
             fault: fault.word().to_owned(),
             kind: fault.way().word().to_owned(),
+            ladder,
             expected: if fault.drains() { "drain" } else { "none" }.to_owned(),
             node: args.node.clone(),
             gpu: args.gpu,

@@ -80,6 +80,7 @@ pub fn run(args: &Args, node: &Node, folder: Option<&Folder>) -> Result<u8, Fail
         id,
         fault: args.fault.word().to_owned(),
         kind: args.fault.way().word().to_owned(),
+        ladder: String::new(),
         expected: "none".to_owned(),
         node: args.node.clone(),
         gpu: args.gpu,

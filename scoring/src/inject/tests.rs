@@ -429,6 +429,7 @@ fn document(events: &[(&str, f64)]) -> Document {
         id: "12ab34cd".to_owned(),
         fault: "xid79".to_owned(),
         kind: "kernel".to_owned(),
+        ladder: String::new(),
         expected: "drain".to_owned(),
         node: "n1".to_owned(),
         gpu: 3,
@@ -572,6 +573,29 @@ fn records_of_alerts_of_a_return_and_of_a_programs_own_error_that_is_no_missing_
     }
     let wrong = Document { events: document(&[("injected", 0.01), ("drained", 3.0)]).events, ..quiet };
     assert_eq!(value(&results(&[wrong]), "fault_action_right", &[]), Some(0.0));
+}
+
+/// A cluster that does not ask DCGM is not at fault for a DCGM fault, when it notices the same one in the kernel log.
+#[test]
+fn a_rung_that_nobody_looks_at_counts_only_when_no_other_was_noticed() {
+    let rung = |id: &str, kind: &str, events: &[(&str, f64)]| Document {
+        id: id.to_owned(),
+        kind: kind.to_owned(),
+        ladder: "l1".to_owned(),
+        ..document(events)
+    };
+    let dcgm = rung("aaaaaaaa", "dcgm", &[("injected", 0.1)]);
+    let kernel = rung("bbbbbbbb", "kernel", &[("injected", 0.1), ("drained", 4.0)]);
+    let flags = |documents: &[Document]| {
+        let records = results(documents);
+        let of = |record: &&Record| record.metric == "fault_drained";
+        records.iter().filter(of).map(|record| record.value).collect::<Vec<_>>()
+    };
+    assert_eq!(flags(&[dcgm.clone(), kernel.clone()]), [Some(1.0)]);
+    assert_eq!(flags(std::slice::from_ref(&dcgm)), [Some(0.0)], "nobody noticed anything");
+    // Injected for itself, it counts.
+    let alone = Document { ladder: String::new(), ..dcgm };
+    assert_eq!(flags(&[alone, kernel]), [Some(0.0), Some(1.0)]);
 }
 
 #[test]

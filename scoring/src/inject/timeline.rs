@@ -40,6 +40,9 @@ pub struct Document {
     /// dcgm, kernel, pcie or rank.
     #[serde(default)]
     pub kind: String,
+    /// The ladder that it is a rung of; empty: none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub ladder: String,
     /// What the fault's class asks for: drain, or none.
     #[serde(default)]
     pub expected: String,
