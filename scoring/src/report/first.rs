@@ -99,12 +99,6 @@ fn asked(evaluation: &Evaluation, criterion: &Criterion, verdict: &Verdict) -> O
             if whole { String::new() } else { format!("look at {} first, the lowest; ", lowest.subject) };
         return Some(format!("{place}{}", measure_text(measure)));
     }
-    if let (Some(kind), true) = (&criterion.evidence, criterion.only_stated()) {
-        return Some(format!(
-            "state it in evidence.toml: [[{kind}]] with item = \"{}\"; `clustermax evidence new` writes a template",
-            criterion.id
-        ));
-    }
     if verdict.reason.starts_with("there is no reference value") {
         return Some(
             "nothing on the cluster: no value is published that it could be held against".to_owned(),
@@ -118,10 +112,23 @@ fn asked(evaluation: &Evaluation, criterion: &Criterion, verdict: &Verdict) -> O
         .collect();
     let stages: Vec<&str> = stages.into_iter().collect();
     let which = stages.join(" or ");
-    (!which.is_empty()).then(|| match verdict.outcome {
-        Outcome::Unavailable => format!("give the test access, then run stage {which} again"),
-        _ => format!("run stage {which}, which measures it, or mend what stopped it"),
-    })
+    let stated = criterion.evidence.as_ref().map(|kind| {
+        format!(
+            "state it in evidence.toml: [[{kind}]] with item = \"{}\"; `clustermax evidence new` writes a template",
+            criterion.id
+        )
+    });
+    let absent = verdict.reason.starts_with("no record of");
+    let measured = (!which.is_empty()).then(|| match verdict.outcome {
+        Outcome::Unavailable => format!("let the test reach what it could not, then run stage {which} again"),
+        _ if absent => format!("run stage {which}, which measures it"),
+        _ => format!("mend what the reason names, then run stage {which} again"),
+    });
+    match (measured, stated) {
+        // A record that is absent comes first; what a record leaves open, a statement can decide.
+        (Some(measured), Some(_)) if absent && !criterion.only_stated() => Some(measured),
+        (measured, stated) => stated.or(measured),
+    }
 }
 
 /// The `mend` beside a value in the raw document.
