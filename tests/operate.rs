@@ -231,6 +231,38 @@ fn an_idle_nodes_check_is_submitted_when_it_is_due_and_within_the_budget() {
     }
 }
 
+/// It ended the whole check without a word, a stamp or a second of the budget, and was tried again a quarter of an hour later.
+#[test]
+fn a_burn_in_that_broke_off_is_no_result_and_the_look_at_the_devices_follows() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().expect("a folder");
+    let d = dir.path().display();
+    let script = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        fs::write(&path, text).expect("script");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("mode");
+    };
+    script("python", "#!/bin/sh\n[ \"$1\" = -c ] || exit 1\necho 2\n");
+    script("clustermax-healthcheck", &format!("#!/bin/sh\necho \"$@\" >{d}/looked\n"));
+    let settings = format!("RUN_DIR={d}/run\nLOG={d}/log\nPYTHON={d}/python\nPROGRAMS={d}\nPAYLOAD={d}\n");
+    fs::write(dir.path().join("conf"), settings).expect("settings");
+    let mut command = Command::new(project().join("batch-scripts/clustermax-idle-check"));
+    command.arg("--conf").arg(dir.path().join("conf")).args(["run", "heavy"]);
+    let said = run(command.env("SLURMD_NODENAME", "n1").env("SLURM_JOB_ID", "7"));
+    let read = |name: &str| fs::read_to_string(dir.path().join(name)).unwrap_or_default();
+    assert_eq!(said.code, 0, "{said:?}");
+    assert!(read("looked").contains("run --mode deep --drain"), "{said:?}");
+    assert!(
+        read("log").contains(" kind=heavy job=7 seconds=") && read("log").contains("result=unknown"),
+        "{}",
+        read("log")
+    );
+    for kind in ["heavy", "light"] {
+        let stamp = read(&format!("run/active/{kind}.json"));
+        assert!(stamp.contains("\"status\":\"unknown\""), "{kind}: {stamp}");
+    }
+}
+
 #[test]
 fn an_idle_node_is_checked_by_preemptible_jobs() {
     let c = Cluster::up(&["--nodes", "2", "--enforcement", "enforce", "--health-interval", "2"]);
