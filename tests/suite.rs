@@ -101,7 +101,11 @@ fn the_demo_profile_ends_in_a_score_and_a_report() {
         ("collectives", "busbw"),
         ("collectives", "wrong_values"),
         ("gemm", "gemm"),
+        ("gemm", "memory_bandwidth"),
         ("train", "tokens_per_second"),
+        ("train", "loss_in_band"),
+        ("inference", "inference_tokens_per_second"),
+        ("checkpoint", "checkpoint_bandwidth"),
         ("storage", "fio_bandwidth"),
         ("storage", "metadata_rate"),
         ("storage", "import_torch_slowdown"),
@@ -110,6 +114,10 @@ fn the_demo_profile_ends_in_a_score_and_a_report() {
             records.iter().any(|r| r["stage"] == stage && r["metric"] == metric && r["state"] == "measured"),
             "no {metric} measured in {stage}"
         );
+    }
+    for (metric, right) in [("loss_in_band", 1.0), ("replicas_differing", 0.0), ("checkpoint_wrong", 0.0)] {
+        let found = records.iter().filter(|r| r["metric"] == metric && r["state"] == "measured");
+        assert!(found.clone().count() > 0 && found.clone().all(|r| r["value"] == right), "{metric}");
     }
     for r in &records {
         assert_eq!(r["value"].is_null(), r["state"] != "measured", "{r}");
@@ -124,6 +132,10 @@ fn the_demo_profile_ends_in_a_score_and_a_report() {
         r.to_string().contains("reduce_scatter") && (state == "unavailable" || newer && state == "measured")
     };
     assert!(records.iter().any(named), "reduce_scatter is named");
+    // DCP of torch 1.13 cannot be imported by Python 3.11; torch 2.6 of the other release has it.
+    let dcp = |r: &Value| r["metric"] == "checkpoint_wrong" && r["params"]["api"] == "dcp";
+    let state = if newer { "measured" } else { "unavailable" };
+    assert!(records.iter().any(|r| dcp(r) && r["state"] == state), "DCP is {state}");
 
     // Not rated, and why.
     let score = json(&results.join("score.json"));

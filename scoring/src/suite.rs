@@ -8,6 +8,7 @@ pub mod collectives;
 pub mod burnin;
 pub mod launch;
 pub mod lifecycle;
+pub mod inference;
 pub mod measure;
 pub mod network;
 pub mod plan;

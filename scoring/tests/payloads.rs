@@ -138,3 +138,95 @@ fn wrong_gradients_are_made_on_simulated_clusters_only() {
         assert_eq!(ranks_with(1, out.path(), "train.py", &[], &env), [2], "{wrong}");
     }
 }
+
+/// Stands for vLLM: a server that answers /health, and a bench client that writes what vLLM's does.
+const VLLM: &str = r#"#!/usr/bin/python3
+import http.server, json, os, sys
+if sys.argv[1] == "serve":
+    if os.environ.get("FAKE") == "dies":
+        sys.exit(7)
+    class Health(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200 if self.path == "/health" else 404)
+            self.end_headers()
+    port = int(sys.argv[sys.argv.index("--port") + 1])
+    assert os.path.exists(os.path.join(sys.argv[2], "config.json"))
+    http.server.HTTPServer(("127.0.0.1", port), Health).serve_forever()
+option = lambda name: sys.argv[sys.argv.index(name) + 1]
+path = os.path.join(option("--result-dir"), option("--result-filename"))
+json.dump({"num_prompts": int(option("--num-prompts")), "input": option("--random-input-len")}, open(path, "w"))
+"#;
+
+#[test]
+fn a_server_is_waited_for_loaded_and_ended() {
+    let out = tempfile::tempdir().unwrap();
+    let bin = tempfile::tempdir().unwrap();
+    let vllm = bin.path().join("vllm");
+    std::fs::write(&vllm, VLLM).unwrap();
+    std::fs::set_permissions(&vllm, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let (folder, path) = (out.path().join("model"), format!("{}:/usr/bin:/bin", bin.path().display()));
+    std::fs::create_dir(&folder).unwrap();
+    let folder = folder.display().to_string();
+    let args = ["--folder", folder.as_str(), "--gpus", "8", "--ready", "60"];
+    assert_eq!(ranks_with(1, out.path(), "serve.py", &args, &[("PATH", &path)]), [0]);
+    let document = json(&out.path().join("serve.json"));
+    assert_eq!(
+        (&document["program"], &document["error"]),
+        (&Value::from("vllm"), &Value::Null),
+        "{document}"
+    );
+    let server = document["server"].as_array().unwrap();
+    let at = server.iter().position(|word| word == "--tensor-parallel-size").unwrap();
+    assert_eq!((&server[at + 1], &server[at - 2]), (&Value::from("8"), &Value::from("--dtype")));
+    for (case, prompt) in [("prefill", "4096"), ("decode", "32"), ("tensor_parallel", "512")] {
+        let client = json(&out.path().join(format!("serve-{case}.json")));
+        assert_eq!(client["input"], prompt, "{case}");
+    }
+    // Nothing listens any more.
+    let port =
+        server.iter().position(|word| word == "--port").and_then(|at| server[at + 1].as_str()).unwrap();
+    assert!(std::net::TcpStream::connect(format!("127.0.0.1:{port}")).is_err());
+
+    let env = [("PATH", path.as_str()), ("FAKE", "dies")];
+    assert_eq!(ranks_with(1, out.path(), "serve.py", &args, &env), [0]);
+    let document = json(&out.path().join("serve.json"));
+    assert_eq!(document["error"], "the server ended with code 7 before it answered", "{document}");
+    assert_eq!(
+        ranks_with(1, out.path(), "serve.py", &args, &[("PATH", "/usr/bin:/bin")]),
+        [3],
+        "no server here"
+    );
+}
+
+#[test]
+fn torchtitan_is_configured_for_each_release_and_its_absence_said() {
+    let out = tempfile::tempdir().unwrap();
+    let script = "
+import sys, pathlib, tomllib, json
+sys.path.insert(0, sys.argv[1])
+import titan
+work = pathlib.Path(sys.argv[2])
+llama, moe = titan.MODELS['llama'], titan.MODELS['moe']
+titan.prepare(work, llama, 20, False, 8)
+toml = tomllib.load(open(work / 'titan.toml', 'rb'))
+assert toml['model'] == {'name': 'llama3', 'flavor': '8B', 'hf_assets_path': './tokenizer'}, toml
+assert toml['training']['seq_len'] == 8192 and toml['checkpoint']['enable'] is False, toml
+assert len(json.load(open(work / 'tokenizer/tokenizer.json'))['model']['vocab']) == 128256
+assert json.loads(open(work / 'tests/assets/c4_test/data.json').readline())['text'].startswith('w')
+assert titan.arguments_of('0.2.0', llama, 20, False, 8) == ['--job.config_file', './titan.toml']
+new = titan.arguments_of('0.3.0', moe, 20, True, 4)
+assert new[:4] == ['--module', 'deepseek_v3', '--config', 'deepseek_v3_16b'] and '--compile.enable' in new, new
+assert new[new.index('--parallelism.expert_parallel_degree') + 1] == '4', new
+assert abs(titan.flops_per_token(llama) / 51.5e9 - 1) < 0.001
+assert titan.release('0.2.1+cu128') == (0, 2) and titan.release('nightly') == (0, 0)
+";
+    let said = Command::new("/usr/bin/python3")
+        .args(["-B", "-c", script])
+        .arg(payload(""))
+        .arg(out.path())
+        .output()
+        .expect("python3");
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    let folder = out.path().display().to_string();
+    assert_eq!(ranks(1, out.path(), "titan.py", &["--folder", &folder]), [3]);
+}

@@ -27,9 +27,10 @@ pub mod loss;
 mod memory;
 pub mod nccl;
 pub mod network;
+mod pairs;
 mod ranks;
 mod s3;
-mod pairs;
+mod serve;
 mod samples;
 mod scaling;
 pub mod storage;
@@ -366,7 +367,7 @@ pub fn stage(args: &Args) -> Result<String, Failure> {
         "train" => train::read(&raw),
         "burnin" => burnin::read(&raw),
         "checkpoint" => checkpoint::read(&raw),
-        "inference" => inference::read(&raw),
+        "inference" => [inference::read(&raw), serve::read(&raw)].concat(),
         "network" => network::read(&raw),
         "s3" => s3::read(&raw),
         "faults" => faults(&raw)?,

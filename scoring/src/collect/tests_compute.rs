@@ -168,3 +168,25 @@ fn torchtitans_log_is_read_with_what_was_run() {
     let none = find(&records, "tokens_per_second_per_rank", &[("model", "llama-3.1-8b")]);
     assert_eq!(none.detail.as_deref(), Some("torchtitan logged no step: RuntimeError: out of memory"));
 }
+
+#[test]
+fn a_server_is_read_by_its_clients_documents_and_a_saturated_client_is_said() {
+    let client = r#"{"backend":"vllm","model_id":"/x/serve.tmp","num_prompts":8,"completed":8,"request_throughput":1.5,"output_throughput":96.0,
+        "total_token_throughput":99.0,"median_ttft_ms":40.0,"p99_ttft_ms":90.0,"p50_tpot_ms":7.0,"p99_tpot_ms":9.0}"#;
+    let text = r#"{"program":"vllm","node":"n1","gpus":8,"model":"llama-3.1-8b","data":"random weights","started":"2026-11-30T20:00:01Z",
+        "ready_seconds":61.5,"error":"the server ended with code 1 under load","runs":[
+        {"case":"prefill","command":["vllm","bench"],"code":0,"client_cpu":0.95,"saturated":true},
+        {"case":"decode","command":["vllm","bench"],"code":124,"client_cpu":0.1,"saturated":false}]}"#;
+    let files = [("serve.json", text), ("serve-prefill.json", client)];
+    let (_dir, records) = collected("inference", StageState::Done, &files);
+    let speed = find(&records, "output_tokens_per_second", &[("case", "prefill"), ("model", "llama-3.1-8b")]);
+    assert_eq!((speed.value, &speed.params["parts"]), (Some(96.0), &Scalar::Int(8)));
+    assert!(speed.detail.as_ref().unwrap().contains("95 % of its time"), "{speed:?}");
+    assert_eq!(find(&records, "tpot", &[("stat", "p99")]).value, Some(9.0));
+    assert_eq!(find(&records, "ttft", &[("stat", "p99")]).value, Some(90.0));
+    assert_eq!(find(&records, "server_ready_seconds", &[("node", "n1")]).value, Some(61.5));
+    for (case, why) in [("decode", "stopped at its limit"), ("tensor_parallel", "under load")] {
+        let none = find(&records, "output_tokens_per_second", &[("case", case)]);
+        assert!(none.value.is_none() && none.detail.as_ref().unwrap().contains(why), "{none:?}");
+    }
+}

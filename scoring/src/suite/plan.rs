@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 use super::bench::{Bench, Stop};
-use super::{collectives, burnin, lifecycle, network, stages, storage, train};
+use super::{burnin, collectives, inference, lifecycle, network, stages, storage, train};
 use crate::methodology::Methodology;
 
 /// How long and how thoroughly the suite measures.
@@ -233,11 +233,11 @@ pub static STAGES: &[Stage] = &[
     },
     Stage {
         name: "inference",
-        measures: "prefill, decode and tensor-parallel decode of a Llama, by torch alone",
+        measures: "prefill, decode and tensor-parallel decode of a Llama, by torch alone; on GPUs vLLM or SGLang as well",
         needs: "torch",
-        limits: [60, 300, 600, 900, 900],
+        limits: [60, 300, 1200, 1800, 1800],
         success: &[("inference_tokens_per_second", "measured for prefill, decode and tensor_parallel")],
-        body: stages::inference,
+        body: inference::inference,
     },
     Stage {
         name: "storage",
@@ -255,7 +255,7 @@ pub static STAGES: &[Stage] = &[
         name: "checkpoint",
         measures: "a training checkpoint cut over all ranks, saved to the results folder and loaded back, bit for bit",
         needs: "torch; its torch.distributed.checkpoint for the way that training takes",
-        limits: [60, 120, 1200, 1800, 1800],
+        limits: [60, 120, 600, 1800, 1800],
         success: &[("checkpoint_wrong", "= 0"), ("checkpoint_bandwidth", "measured for save and load")],
         body: stages::checkpoint,
     },

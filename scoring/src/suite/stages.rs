@@ -72,12 +72,6 @@ pub fn gemm(bench: &mut Bench) -> Result<(), Stop> {
     bench.payload("memory.py", &["--threads", "0", "--seconds", &seconds].map(str::to_owned))
 }
 
-/// Prefill, decode and tensor-parallel decode.
-pub fn inference(bench: &mut Bench) -> Result<(), Stop> {
-    let seconds = (bench.sizes().gemm / 5).clamp(2, 60).to_string();
-    bench.payload("inference.py", &["--seconds".to_owned(), seconds])
-}
-
 /// A checkpoint that is cut over all ranks. It lies beside `raw/`, where nothing is read as evidence.
 pub fn checkpoint(bench: &mut Bench) -> Result<(), Stop> {
     let folder = bench.results.join("checkpoint.tmp");
