@@ -125,6 +125,7 @@ fn table() -> Vec<(&'static str, Vec<Row>, &'static str, f64)> {
     let loss = |op: &str| both("storage_endurance_loss", &json!({"op": op, "length": "minutes"}), 4.0);
     let lasting = [loss("write"), loss("read")].concat();
     vec![
+        ("sec-11", both("ib_key_set", &json!({"key": "m_key"}), 1.0), "ib_key_set", 0.0),
         ("sto-12", store.clone(), "s3_latency", 2000.0),
         ("sto-12", store.clone(), "s3_errors", 1.0),
         ("sto-12", store, "s3_wrong_objects", 1.0),

@@ -66,10 +66,17 @@ fn own_port(ran: &Ran) -> Item {
         (Some(0), Some(0)) => {
             Item::flag(S, metric, false, true, Verdict::Fail, "M_Key is 0 and protects nothing")
         }
-        (Some(0), Some(bits)) => {
-            Item::flag(S, metric, true, true, Verdict::Fail, format!("M_Key is hidden, protect bits {bits}"))
+        // That it is set says nothing about the others, which no host may see.
+        (Some(0), Some(bits)) => Item::unavailable(
+            S,
+            metric,
+            format!(
+                "zero_trust: M_Key is hidden by protect bits {bits}, the other keys are not shown to hosts"
+            ),
+        ),
+        (Some(_), _) => {
+            Item::unavailable(S, metric, "zero_trust: M_Key is set, the other keys are not shown to hosts")
         }
-        (Some(_), _) => Item::flag(S, metric, true, true, Verdict::Fail, "M_Key is set"),
         _ => Item::unknown(S, metric, "smpquery portinfo shows neither Mkey nor ProtectBits"),
     }
 }
@@ -125,8 +132,13 @@ mod tests {
             err: String::new(),
         };
         assert_eq!(own_port(&shown("0x0000000000000000", 0)).value, Some(0.0));
-        assert_eq!(own_port(&shown("0x0000000000000000", 2)).value, Some(1.0));
-        assert_eq!(own_port(&shown("0x00000000deadbeef", 1)).value, Some(1.0));
+        for set in [shown("0x0000000000000000", 2), shown("0x00000000deadbeef", 1)] {
+            let item = own_port(&set);
+            assert!(
+                item.state == State::Unavailable && item.observed.starts_with("zero_trust: "),
+                "{item:?}"
+            );
+        }
         assert_eq!(
             own_port(&Ran { code: Some(0), out: String::new(), err: String::new() }).state,
             State::Unknown

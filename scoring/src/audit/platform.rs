@@ -313,10 +313,7 @@ fn hpcx() -> Item {
 /// Modules that a user of GPUs looks for.
 fn modules() -> Vec<Item> {
     let metric = "module_available";
-    let limit = Duration::from_secs(8);
-    let script = "type module >/dev/null 2>&1 || exit 9; module -t avail 2>&1";
-    // -l: the module function comes from the profile. A user's own profile runs as it would in a batch script.
-    let ran = system::run_for("bash", &["-lc", script], limit);
+    let ran = module_list(None);
     ["cuda", "hpcx", "nccl"]
         .into_iter()
         .map(|name| {
@@ -341,6 +338,19 @@ fn modules() -> Vec<Item> {
                 .mend(&format!("provide {name} as a module (Lmod)"))
         })
         .collect()
+}
+
+/// The module function comes from the system's profile. The user's own is left out: it says nothing about the cluster, and one that
+/// starts a version manager took eight seconds of each node and left its processes behind.
+fn module_list(home: Option<&Path>) -> Result<system::Ran, String> {
+    let script =
+        ". /etc/profile >/dev/null 2>&1; type module >/dev/null 2>&1 || exit 9; module -t avail 2>&1";
+    let mut command = std::process::Command::new("bash");
+    command.args(["--noprofile", "--norc", "-c", script]);
+    if let Some(home) = home {
+        command.env("HOME", home);
+    }
+    system::run_command(&mut command, Duration::from_secs(8), None)
 }
 
 /// Docker with NVIDIA's runtime or device interface; no container is started.
@@ -388,6 +398,17 @@ fn identity() -> Item {
 mod tests {
     use super::super::testing::host;
     use super::*;
+
+    #[test]
+    fn a_users_own_profile_is_left_out_when_modules_are_listed() {
+        let home = tempfile::tempdir().unwrap();
+        let mark = home.path().join("mark");
+        for name in [".bash_profile", ".bash_login", ".profile", ".bashrc"] {
+            std::fs::write(home.path().join(name), format!("touch {}\n", mark.display())).unwrap();
+        }
+        assert!(module_list(Some(home.path())).unwrap().code.is_some(), "it ends in time");
+        assert!(!mark.exists());
+    }
 
     #[test]
     fn settings_of_the_platform_are_read_from_sysfs() {

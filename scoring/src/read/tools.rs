@@ -566,11 +566,11 @@ pub fn vllm(text: &str) -> Reading {
             ("request_throughput", "request_throughput"),
             ("output_throughput", "output_tokens_per_second"),
             ("total_token_throughput", "total_tokens_per_second"),
+            // SGLang's name for the same.
+            ("total_throughput", "total_tokens_per_second"),
         ] {
             match number(&run[key]) {
                 Some(value) if value > 0.0 && !nothing => {
-            // SGLang's name for the same.
-            ("total_throughput", "total_tokens_per_second"),
                     push(Found::value(STAGE, metric, "1/s", value), key, &mut found)
                 }
                 Some(_) => {
@@ -599,9 +599,9 @@ pub fn vllm(text: &str) -> Reading {
         let why = "the document is cut short or damaged";
         found.push(Found::none(STAGE, "request_throughput", "1/s", State::Unknown, why));
     }
-    Reading { format: "vLLM bench JSON", tool: "vllm bench serve".to_owned(), found }
-}
     // Both write the same keys; these two are SGLang's alone.
     if text.contains("\"mean_e2e_latency_ms\"") || text.contains("\"sharegpt_output_len\"") {
         return Reading { format: "SGLang bench JSON", tool: "sglang.bench_serving".to_owned(), found };
     }
+    Reading { format: "vLLM bench JSON", tool: "vllm bench serve".to_owned(), found }
+}
