@@ -124,6 +124,12 @@ fn write(folder: &Path, nodes: usize) -> u64 {
                     ("gemm", "gemm", 700 + row % 64, "TFLOP/s", params, format!(",\"gpu\":{gpu}"))
                 }
             };
+            let of = nodes
+                * match row {
+                    0 => 1,
+                    1..=8 => 8,
+                    _ => PER_NODE - 9,
+                };
             writeln!(
                 out,
                 "{{\"schema\":\"clustermax-record/1\",\"run\":\"20261130T205000Z-bench\",\"cluster\":\"bench\",\"stage\":\"{stage}\",\"metric\":\"{metric}\",\
@@ -131,7 +137,7 @@ fn write(folder: &Path, nodes: usize) -> u64 {
                  \"provenance\":\"measured\",\
                  \"evidence\":{{\"file\":\"raw/gemm/node{node:04}.json\",\"sha256\":\"{sha256}\",\"pointer\":\"/rows/{row}\"}},\
                  \"tool\":\"torch 2.9.0 matmul\",\"command\":\"python3 gemm.py --dtype bf16 --shapes square --seconds 2\",\"job\":\"123456\",\
-                 \"started\":\"2026-11-30T20:50:00Z\",\"seconds\":2.0}}"
+                 \"started\":\"2026-11-30T20:50:00Z\",\"seconds\":2.0,\"of\":{of}}}"
             )
             .unwrap();
         }

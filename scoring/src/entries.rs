@@ -151,19 +151,7 @@ impl Entries {
         self.0.chunk_by(|(a, _), (b, _)| a.stage == b.stage && a.metric == b.metric)
     }
 
-    /// Puts a record in its place unless its key is there; says whether it did.
-    pub fn insert(&mut self, key: Key, entry: Entry) -> bool {
-        match self.0.binary_search_by(|(known, _)| known.cmp(&key)) {
-            Ok(_) => false,
-            Err(place) => {
-                self.0.insert(place, (key, entry));
-                true
-            }
-        }
-    }
-
     /// Puts a record in its place, over one with the same key.
-    #[cfg(test)]
     pub(crate) fn replace(&mut self, key: Key, entry: Entry) {
         match self.0.binary_search_by(|(known, _)| known.cmp(&key)) {
             Ok(place) => self.0[place].1 = entry,

@@ -3,11 +3,15 @@
 //! Every measure of a criterion asks for instances (the cluster, each node, each GPU, each listed value). An instance
 //! without a believed value is never a pass and never a zero: the criterion is then unknown or unavailable, unless
 //! another instance proves the failure.
+//!
+//! Losing a record never helps. Where the worst of several records counts, they count only when all of them are there,
+//! which each of them says ([`crate::record::Record::of`]); a statement stands in only where a record leaves the question
+//! open. Both hold without the stages' manifests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::load::{Entry, Key, Loaded, Name, number, params_text};
-use crate::methodology::{Criterion, Measure, Methodology, Per, Pick, Reference, Rule, Span};
+use crate::methodology::{Criterion, Measure, Methodology, Per, Pick, Reference, Rule, Shows, Span};
 use crate::record::{State, Subject};
 use crate::run::Hardware;
 
@@ -91,16 +95,45 @@ pub struct Verdict {
     pub instances: (usize, usize),
     /// A claim counted.
     pub declared: bool,
+    /// Every instance was seen: a failure that one node proves says nothing about the others.
+    pub whole: bool,
 }
 
 /// What became of one instance.
 #[derive(Debug)]
 enum Instance {
-    Known(Micro, Option<Box<Observed>>),
+    Known {
+        score: Micro,
+        observed: Box<Observed>,
+        /// Of all its records.
+        whole: bool,
+    },
     Unknown(String),
     Unavailable(String),
     NotApplicable(String),
 }
+
+impl Instance {
+    fn seen(score: Micro, observed: Observed) -> Self {
+        Self::Known { score, observed: Box::new(observed), whole: true }
+    }
+}
+
+/// An instance's records without the statement that may stand in for them.
+struct Decided {
+    instance: Instance,
+    /// A record leaves the question to a statement.
+    left_open: bool,
+}
+
+impl From<Instance> for Decided {
+    fn from(instance: Instance) -> Self {
+        Self { instance, left_open: false }
+    }
+}
+
+/// The metric of a statement.
+const CLAIM: &str = "claim";
 
 type ByName<'a> = BTreeMap<&'a str, Vec<(&'a Key, &'a Entry)>>;
 
@@ -119,6 +152,10 @@ impl<'a> Evidence<'a> {
         let mut by_metric: BTreeMap<&str, Vec<_>> = BTreeMap::new();
         let mut by_node: BTreeMap<&str, BTreeMap<&str, Vec<_>>> = BTreeMap::new();
         for (key, entry) in &loaded.entries {
+            // A statement counts from evidence.toml only: a record of one could be removed without a trace.
+            if entry.line > 0 && key.metric == *CLAIM {
+                continue;
+            }
             by_metric.entry(&key.metric).or_default().push((key, entry));
             if let Some(node) = &key.subject.node {
                 by_node.entry(node).or_default().entry(&key.metric).or_default().push((key, entry));
@@ -149,6 +186,9 @@ impl<'a> Evidence<'a> {
     fn find_model(&self) -> Result<String, String> {
         if self.loaded.run.hardware == Hardware::Cpu {
             return Err("the run was CPU-only, there is no reference value for it".to_owned());
+        }
+        if let Some(reason) = self.loaded.lost.get("gpu_info") {
+            return Err(reason.clone());
         }
         let mut models = BTreeSet::new();
         let mut seen: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
@@ -185,6 +225,9 @@ impl<'a> Evidence<'a> {
 
     /// How many GPUs a node has.
     fn gpus(&self, node: &str) -> Result<u32, (bool, String)> {
+        if let Some(reason) = self.loaded.lost.get("gpu_count") {
+            return Err((false, reason.clone()));
+        }
         if let Some((key, entry)) = self.on("gpu_count", node).first() {
             return match entry.believed() {
                 Some(value) if value < 1.0 => Err((true, "no GPU".to_owned())),
@@ -218,8 +261,15 @@ impl<'a> Evidence<'a> {
             Per::Gpu => {
                 for node in &self.loaded.run.nodes {
                     match self.gpus(node) {
-                        Ok(gpus) => subjects
-                            .extend((0..gpus).map(|gpu| Subject { gpu: Some(gpu), ..Subject::node(node) })),
+                        Ok(gpus) => {
+                            // A GPU that has a record counts, however few the node is said to have.
+                            let of = self.on(&measure.metric, node);
+                            let all: BTreeSet<u32> =
+                                (0..gpus).chain(of.iter().filter_map(|(key, _)| key.subject.gpu)).collect();
+                            subjects.extend(
+                                all.into_iter().map(|gpu| Subject { gpu: Some(gpu), ..Subject::node(node) }),
+                            );
+                        }
                         Err((true, reason)) => {
                             instances.push((Subject::node(node), Instance::Unavailable(reason)));
                         }
@@ -281,27 +331,49 @@ impl<'a> Evidence<'a> {
         value: Option<&str>,
     ) -> Instance {
         let found = self.matching(measure, subject, value);
-        let claim = measure.or_claim.as_ref().and_then(|item| {
-            self.of("claim")
-                .iter()
-                .copied()
-                .filter(|(key, entry)| {
-                    entry.believed().is_some()
-                        && key.params.get("item").is_some_and(|found| found.to_string() == *item)
-                })
-                .min_by(|a, b| a.1.value.unwrap_or_default().total_cmp(&b.1.value.unwrap_or_default()))
-        });
-        let result = self.decide(criterion, measure, value, &found);
-        match (result, claim) {
+        let Decided { instance, left_open } = self.decide(criterion, measure, value, &found);
+        let instance = match (instance, self.loaded.lost.get(&measure.metric)) {
+            (instance, None) => instance,
+            (Instance::Known { score: 0, observed, .. }, Some(_)) => {
+                Instance::Known { score: 0, observed, whole: false }
+            }
+            // Of the best, those that are left only fall short of it.
+            (instance @ Instance::Known { .. }, Some(_)) if measure.pick == Pick::Best => instance,
+            (Instance::Known { .. } | Instance::NotApplicable(_), Some(reason)) => {
+                Instance::Unknown(reason.clone())
+            }
+            (instance, Some(_)) => instance,
+        };
+        let stands = left_open
+            && (measure.shows == Some(Shows::Pass) || !self.loaded.lost.contains_key(&measure.metric));
+        match (instance, measure.or_claim.as_ref().filter(|_| stands).and_then(|item| self.claim(item))) {
             (Instance::Unknown(_) | Instance::Unavailable(_), Some((key, entry))) => {
                 let score = if entry.value == Some(1.0) { ONE } else { 0 };
-                Instance::Known(
-                    score,
-                    Some(Box::new(observed(key, entry, entry.value.unwrap_or_default(), score))),
-                )
+                Instance::seen(score, observed(key, entry, entry.value.unwrap_or_default(), score))
             }
-            (result, _) => result,
+            (Instance::Unknown(reason), None) if !stands => {
+                let stated = measure.or_claim.as_ref().and_then(|item| self.claim(item));
+                Instance::Unknown(match stated {
+                    Some(_) => {
+                        format!("{reason}; a statement counts only where a record leaves the question to it")
+                    }
+                    None => reason,
+                })
+            }
+            (instance, _) => instance,
         }
+    }
+
+    /// The statement about an item; one that it is not met before one that it is.
+    fn claim(&self, item: &str) -> Option<(&'a Key, &'a Entry)> {
+        self.of(CLAIM)
+            .iter()
+            .copied()
+            .filter(|(key, entry)| {
+                entry.believed().is_some()
+                    && key.params.get("item").is_some_and(|found| found.to_string() == *item)
+            })
+            .min_by(|a, b| a.1.value.unwrap_or_default().total_cmp(&b.1.value.unwrap_or_default()))
     }
 
     fn decide(
@@ -310,27 +382,29 @@ impl<'a> Evidence<'a> {
         measure: &Measure,
         value: Option<&str>,
         found: &[(&'a Key, &'a Entry)],
-    ) -> Instance {
+    ) -> Decided {
+        // What can only be proven is left open by everything else, also by no record.
+        let open = measure.shows == Some(Shows::Pass);
+        let left = |instance: Instance, left_open: bool| Decided { instance, left_open };
         if found.is_empty() {
             let what = value.map(|value| format!(" {value}")).unwrap_or_default();
-            return Instance::Unknown(if measure.metric == "claim" {
+            let reason = if measure.metric == CLAIM {
                 "the provider stated nothing about it".to_owned()
             } else {
                 format!("no record of {}{what}", measure.metric)
-            });
+            };
+            return left(Instance::Unknown(reason), open);
         }
         if let Rule::Spread { points } = &measure.rule {
-            return self.spread(measure, points, found);
+            return self.spread(measure, points, found).into();
         }
         let mut known: Option<(Micro, Observed)> = None;
-        let mut unknown = None;
-        let mut unavailable = None;
-        let mut not_applicable = None;
+        let (mut unknown, mut unavailable, mut nothing_there, mut not_applicable) = (None, None, None, None);
         for (key, entry) in found {
             match self.score(measure, key, entry) {
                 Ok(score) => {
                     let better = known.as_ref().is_none_or(|(old, _)| match measure.pick {
-                        Pick::Worst | Pick::WorstAvailable => score < *old,
+                        Pick::Worst => score < *old,
                         Pick::Best => score > *old,
                     });
                     if better {
@@ -345,24 +419,41 @@ impl<'a> Evidence<'a> {
                             unknown = Some(format!("{reason}, which is not a reason this criterion accepts"));
                         }
                     },
+                    State::Unavailable if self.is_nothing_there(entry) => nothing_there = Some(reason),
                     State::Unavailable => unavailable = Some(reason),
                     State::Unknown | State::Measured => unknown = Some(reason),
                 },
             }
         }
         // One record that could not be judged leaves the instance open unless another proves a failure.
-        let open = match measure.pick {
-            Pick::Worst => unknown.is_some() || unavailable.is_some(),
-            Pick::WorstAvailable => unknown.is_some(),
-            Pick::Best => false,
-        };
-        match (known, unknown, unavailable, not_applicable) {
-            (Some((score, seen)), ..) if score == 0 || !open => Instance::Known(score, Some(Box::new(seen))),
-            (_, Some(reason), ..) => Instance::Unknown(reason),
-            (_, None, Some(reason), _) => Instance::Unavailable(reason),
-            (_, None, None, Some(reason)) => Instance::NotApplicable(reason),
-            (..) => Instance::Unknown(format!("no valid value of {}", measure.metric)),
+        let undecided = measure.pick == Pick::Worst && (unknown.is_some() || unavailable.is_some());
+        match (known, unknown, unavailable, nothing_there, not_applicable) {
+            (Some((score, seen)), ..) if score == 0 || !undecided => match measure.shows {
+                Some(Shows::Pass) if score < ONE => left(shows_nothing(&seen, "that it holds"), true),
+                Some(Shows::Fail) if score > 0 => left(shows_nothing(&seen, "that it fails"), true),
+                // What can only be disproven is never seen as a whole by its records alone.
+                shows => {
+                    let whole = !undecided && shows != Some(Shows::Fail);
+                    Instance::Known { score, observed: Box::new(seen), whole }.into()
+                }
+            },
+            (_, Some(reason), ..) => left(Instance::Unknown(reason), open),
+            (_, None, Some(reason), ..) => left(Instance::Unavailable(reason), open),
+            (_, None, None, Some(reason), _) => {
+                left(Instance::Unavailable(reason), measure.shows != Some(Shows::Fail))
+            }
+            (_, None, None, None, Some(reason)) => Instance::NotApplicable(reason).into(),
+            (..) => left(Instance::Unknown(format!("no valid value of {}", measure.metric)), open),
         }
+    }
+
+    /// The record says that there was nothing to look at, for a reason of the closed list.
+    fn is_nothing_there(&self, entry: &Entry) -> bool {
+        entry.flaw.is_none()
+            && entry
+                .detail
+                .as_deref()
+                .is_some_and(|detail| self.methodology.rules.nothing_there.contains_key(first_word(detail)))
     }
 
     fn spread(&self, measure: &Measure, points: &[[f64; 2]], found: &[(&'a Key, &'a Entry)]) -> Instance {
@@ -410,7 +501,7 @@ impl<'a> Evidence<'a> {
             return Instance::Unknown(format!("the median of {} is {}", measure.metric, number(median)));
         }
         let score = micro(curve(points, largest / median - 1.0));
-        Instance::Known(score, Some(Box::new(observed(key, entry, largest, score))))
+        Instance::seen(score, observed(key, entry, largest, score))
     }
 
     /// A record's score, or why it has none.
@@ -484,10 +575,24 @@ fn why(key: &Key, entry: &Entry) -> String {
     format!("{}: {reason}", key.metric)
 }
 
+/// A value whose opposite alone would show something.
+fn shows_nothing(seen: &Observed, what: &str) -> Instance {
+    Instance::Unknown(format!(
+        "{}{} {} does not show {what}: a statement decides",
+        seen.metric,
+        seen.params,
+        number(seen.value)
+    ))
+}
+
+/// What stands before the colon.
+fn first_word(detail: &str) -> &str {
+    detail.split(':').next().unwrap_or(detail).trim()
+}
+
 /// The reason of the closed list that `detail` starts with, when the criterion accepts it.
 fn allowed(criterion: &Criterion, entry: &Entry) -> Option<String> {
-    let detail: &str = entry.detail.as_deref()?;
-    let reason = detail.split(':').next().unwrap_or(detail).trim();
+    let reason = first_word(entry.detail.as_deref()?);
     criterion.na.iter().any(|accepted| accepted == reason).then(|| reason.to_owned())
 }
 

@@ -50,6 +50,9 @@ pub struct Loaded {
     pub run_digest: String,
     /// `evidence.toml`, when there is one.
     pub statements: Option<Statements>,
+    /// Metrics of which records were lost, or of which nothing says how many there were, and which: a criterion that needs
+    /// them all is not passed by those that are left.
+    pub lost: BTreeMap<String, String>,
 }
 
 /// What is wrong with a results folder; every sentence names the file and the mend.
@@ -134,6 +137,7 @@ pub fn load(path: &Path, methodology: &Methodology) -> Result<Loaded, Error> {
     let mut intake = Intake::new(methodology);
     Reader::open(&records, Some(&folder.run.run))?
         .each(|line, bytes, record| intake.take(line, bytes, &record, &shown))?;
+    let lost = intake.lost();
     let Intake { sum, files, mut places, gatherer, .. } = intake;
     let mut loaded = Loaded {
         dir: path.to_owned(),
@@ -143,6 +147,7 @@ pub fn load(path: &Path, methodology: &Methodology) -> Result<Loaded, Error> {
         digest: hex(&sum),
         run_digest,
         statements: None,
+        lost,
     };
     if loaded.entries.is_empty() {
         return Err(Error::NoRecords(shown));
@@ -183,6 +188,37 @@ struct Intake<'a> {
     numbers: HashMap<(Name, String), usize>,
     /// Number of the raw file of the record before: mostly the next one's too.
     last: usize,
+    /// By the number of the metric's name.
+    families: Vec<Family>,
+}
+
+/// All records of one metric.
+#[derive(Debug, Clone, Default)]
+struct Family {
+    /// Of the first one.
+    metric: String,
+    /// Of the first one.
+    stage: String,
+    found: u32,
+    /// The largest [`record::Record::of`].
+    of: u32,
+    /// A record does not say how many there are.
+    unsaid: bool,
+}
+
+impl Family {
+    /// Why its records are not all there, or cannot be known to be.
+    fn lost(&self) -> Option<String> {
+        let Self { metric, stage, found, of, unsaid } = self;
+        let again = format!("`clustermax collect {stage}` reads them again from the raw output");
+        if of > found {
+            Some(format!("records.jsonl has {found} of {of} records of {metric}: {again}"))
+        } else if *unsaid {
+            Some(format!("a record of {metric} does not say how many there are (key of): {again}"))
+        } else {
+            None
+        }
+    }
 }
 
 impl<'a> Intake<'a> {
@@ -195,7 +231,28 @@ impl<'a> Intake<'a> {
             places: Vec::new(),
             numbers: HashMap::new(),
             last: 0,
+            families: Vec::new(),
         }
+    }
+
+    fn lost(&self) -> BTreeMap<String, String> {
+        self.families.iter().filter_map(|family| Some((family.metric.clone(), family.lost()?))).collect()
+    }
+
+    /// Counts a record of the metric with this number.
+    fn count(&mut self, number: u32, record: &Line<'_>) {
+        let number = number as usize;
+        if self.families.len() <= number {
+            self.families.resize(number + 1, Family::default());
+        }
+        let family = &mut self.families[number];
+        if family.found == 0 {
+            family.metric = record.metric.to_string();
+            family.stage = record.stage.to_string();
+        }
+        family.found = family.found.saturating_add(1);
+        family.of = family.of.max(record.of.unwrap_or(0));
+        family.unsaid |= record.of.is_none();
     }
 
     fn take(&mut self, line: u64, bytes: &[u8], record: &Line<'_>, path: &str) -> Result<(), Taken<Error>> {
@@ -219,7 +276,10 @@ impl<'a> Intake<'a> {
             flaw: disbelief(record, self.methodology).map(String::into_boxed_str),
             line,
         };
-        gatherer.put(key, entry).map_err(|(key, first)| {
+        let number = key[1];
+        let put = gatherer.put(key, entry);
+        self.count(number, record);
+        put.map_err(|(key, first)| {
             Taken::Other(Error::Duplicate {
                 path: path.to_owned(),
                 first,
@@ -335,8 +395,8 @@ pub fn load_with(path: &Path, methodology: &Methodology, file: Option<&Path>) ->
             flaw: None,
             line: 0,
         };
-        // A record of a stage and the file may state the same; the record stands, they cannot both be shown.
-        loaded.entries.insert(key, entry);
+        // A record of a stage with the same key counts for nothing and gives way.
+        loaded.entries.replace(key, entry);
     }
     loaded.statements = Some(statements);
     Ok(loaded)
@@ -423,7 +483,10 @@ fn disbelief(record: &Line<'_>, methodology: &Methodology) -> Option<String> {
             number(metric.max)
         ));
     }
-    if record.provenance == Provenance::Declared && *record.metric != *"claim" {
+    if *record.metric == *"claim" {
+        return Some("a statement counts only from evidence.toml (clustermax evidence new)".to_owned());
+    }
+    if record.provenance == Provenance::Declared {
         return Some("it is only declared, although a program can measure it".to_owned());
     }
     None

@@ -17,7 +17,7 @@ mod tables;
 mod tests;
 
 use criteria::CriteriaFile;
-pub use criteria::{Class, Combine, Criterion, Each, Gate, Measure, Per, Pick, Requires, Rule, Span};
+pub use criteria::{Class, Combine, Criterion, Each, Gate, Measure, Per, Pick, Requires, Rule, Shows, Span};
 pub use rules::{
     Cap, CapWhen, Category, NotRated, NotRatedWhen, RelativeRules, RelativeTier, Rules, SensitivityRules,
     Source, Tier,

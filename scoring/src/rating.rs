@@ -14,7 +14,7 @@ use crate::run::Hardware;
 pub struct Bounds {
     /// Over what was seen; absent when nothing was.
     pub score: Option<Micro>,
-    /// Weight that was seen, of the weight that applies.
+    /// Weight of what was seen as a whole, of the weight that applies.
     pub coverage: Micro,
     /// Everything not seen counts 0.
     pub lower: Micro,
@@ -230,7 +230,8 @@ fn categories_of(
             counts[verdict.outcome as usize] += 1;
             let left_out = measured_only && criterion.only_stated();
             if verdict.outcome != Outcome::NotApplicable && !left_out {
-                rows.push((*weight, verdict.value.filter(|_| !(measured_only && verdict.declared))));
+                let value = verdict.value.filter(|_| !(measured_only && verdict.declared));
+                rows.push((*weight, value, value.is_some() && verdict.whole));
             }
         }
         (inside(&rows), counts)
@@ -253,23 +254,28 @@ fn categories_of(
         .collect()
 }
 
-/// Weighted arithmetic mean over (weight, value); a value that is absent was not seen.
-pub fn inside(rows: &[(u32, Option<Micro>)]) -> Option<Bounds> {
-    let all: u64 = rows.iter().map(|(weight, _)| u64::from(*weight)).sum();
+/// Weighted arithmetic mean over (weight, value, whether all of it was seen); a value that is absent was not seen. A
+/// failure that one node proves while others were not seen has a value, and does not count as covered: else a worse value
+/// could raise the coverage.
+pub fn inside(rows: &[(u32, Option<Micro>, bool)]) -> Option<Bounds> {
+    let weights = |keep: &dyn Fn(&(u32, Option<Micro>, bool)) -> bool| -> u64 {
+        rows.iter().filter(|row| keep(row)).map(|(weight, ..)| u64::from(*weight)).sum()
+    };
+    let all = weights(&|_| true);
     if all == 0 {
         return None;
     }
-    let seen: u64 =
-        rows.iter().filter(|(_, value)| value.is_some()).map(|(weight, _)| u64::from(*weight)).sum();
+    let seen = weights(&|(_, value, _)| value.is_some());
+    let covered = weights(&|(_, _, whole)| *whole);
     let sum: u64 = rows
         .iter()
-        .filter_map(|(weight, value)| value.map(|value| u64::from(*weight) * u64::from(value)))
+        .filter_map(|(weight, value, _)| value.map(|value| u64::from(*weight) * u64::from(value)))
         .sum();
     let unseen = (all - seen) * u64::from(ONE);
     // Every quotient is at most 1e6. The lower bound rounds down, the upper one up.
     Some(Bounds {
         score: (seen > 0).then(|| ((sum + seen / 2) / seen) as Micro),
-        coverage: (seen * u64::from(ONE) / all) as Micro,
+        coverage: (covered * u64::from(ONE) / all) as Micro,
         lower: (sum / all) as Micro,
         upper: (sum + unseen).div_ceil(all) as Micro,
     })
@@ -426,17 +432,19 @@ mod tests {
 
     #[test]
     fn inside_a_category_the_unseen_counts_nothing_below_and_all_above() {
-        let rows = [(3, Some(ONE)), (1, Some(0)), (2, None)];
+        let rows = [(3, Some(ONE), true), (1, Some(0), true), (2, None, false)];
         let found = inside(&rows).unwrap();
         assert_eq!(found.score, Some(750_000));
         assert_eq!(found.coverage, 666_666);
         assert_eq!(found.lower, 500_000);
         assert_eq!(found.upper, 833_334);
         assert_eq!(inside(&[]), None);
-        assert_eq!(inside(&[(2, None)]).unwrap().score, None);
+        assert_eq!(inside(&[(2, None, false)]).unwrap().score, None);
+        let partly = inside(&[(3, Some(ONE), true), (1, Some(0), false)]).unwrap();
+        assert_eq!((partly.coverage, partly.lower, partly.upper), (750_000, 750_000, 750_000));
     }
 
-    fn category(weight: u32, rows: &[(u32, Option<Micro>)]) -> CategoryResult {
+    fn category(weight: u32, rows: &[(u32, Option<Micro>, bool)]) -> CategoryResult {
         CategoryResult {
             id: String::new(),
             name: String::new(),
@@ -448,10 +456,10 @@ mod tests {
 
     #[test]
     fn across_categories_the_mean_is_geometric_with_a_floor() {
-        let one = category(50, &[(1, Some(ONE))]);
-        let quarter = category(50, &[(1, Some(250_000))]);
+        let one = category(50, &[(1, Some(ONE), true)]);
+        let quarter = category(50, &[(1, Some(250_000), true)]);
         assert_eq!(across(&[one.clone(), quarter], 0.05).score, Some(500_000));
-        let zero = category(50, &[(1, Some(0))]);
+        let zero = category(50, &[(1, Some(0), true)]);
         // The square root of 0.05.
         assert_eq!(across(&[one.clone(), zero], 0.05).score, Some(223_607));
         let nothing = category(50, &[]);
@@ -531,8 +539,11 @@ mod tests {
         assert_eq!(percent(0), "0.0 %");
     }
 
-    fn rows() -> impl Strategy<Value = Vec<(u32, Option<Micro>)>> {
-        proptest::collection::vec((1_u32..=3, proptest::option::of(0..=ONE)), 0..8)
+    fn rows() -> impl Strategy<Value = Vec<(u32, Option<Micro>, bool)>> {
+        let row = (1_u32..=3, proptest::option::of(0..=ONE), any::<bool>());
+        proptest::collection::vec(row, 0..8).prop_map(|rows| {
+            rows.into_iter().map(|(weight, value, whole)| (weight, value, whole && value.is_some())).collect()
+        })
     }
 
     fn all() -> impl Strategy<Value = Vec<CategoryResult>> {
@@ -554,8 +565,8 @@ mod tests {
         #[test]
         fn a_criterion_that_nobody_saw_never_raises_the_lower_bound(rows in rows(), weight in 1_u32..=3, others in all()) {
             let mut more = rows.clone();
-            more.push((weight, None));
-            let with = |rows: &[(u32, Option<Micro>)]| {
+            more.push((weight, None, false));
+            let with = |rows: &[(u32, Option<Micro>, bool)]| {
                 let mut categories = others.clone();
                 categories.push(category(10, rows));
                 across(&categories, 0.05)
@@ -571,7 +582,8 @@ mod tests {
         fn losing_a_value_never_raises_the_lower_bound(rows in rows(), at: prop::sample::Index) {
             prop_assume!(!rows.is_empty());
             let mut less = rows.clone();
-            less[at.index(rows.len())].1 = None;
+            let row = &mut less[at.index(rows.len())];
+            (row.1, row.2) = (None, false);
             let (before, after) = (inside(&rows).unwrap(), inside(&less).unwrap());
             prop_assert!(after.lower <= before.lower && after.upper >= before.upper && after.coverage <= before.coverage);
         }

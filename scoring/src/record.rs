@@ -3,7 +3,7 @@
 //! The metric names, units and parameters in use are listed in `docs/metrics.md`.
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display};
 use std::fs::{self, File, OpenOptions};
 use std::hash::{Hash, Hasher};
@@ -71,6 +71,10 @@ pub struct Record {
     /// How long the measurement took, seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds: Option<f64>,
+    /// How many records of this metric the run has, this one among them, whichever stage they are from: set when the file
+    /// is written. Fewer later means that some were lost, and a criterion that needs them all is then not passed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<u32>,
 }
 
 /// Whether a record has a value.
@@ -660,12 +664,16 @@ pub fn append(path: &Path, records: &[Record]) -> Result<(), Error> {
 }
 
 /// Puts `records` in the place of all records of `stage`: running a stage or its parser twice gives the same file.
-/// A half-written last line is dropped, the other lines are kept byte for byte. Atomic: temp file, fsync, rename.
+/// A half-written last line is dropped, the other lines are kept byte for byte but for [`Record::of`] of a metric that
+/// the stage has too. Atomic: temp file, fsync, rename.
 ///
 /// # Errors
 /// [`Error::Line`] for an invalid record (old or new), [`Error::Io`].
 pub fn replace_stage(path: &Path, stage: &str, records: &[Record]) -> Result<(), Error> {
-    let mut bytes = Vec::new();
+    let mut kept: Vec<(Record, Vec<u8>)> = Vec::new();
+    let mut counts: BTreeMap<String, u32> = BTreeMap::new();
+    // Metrics whose number of records changes.
+    let mut touched: BTreeSet<String> = records.iter().map(|record| record.metric.clone()).collect();
     match fs::read(path) {
         Ok(old) => {
             for (index, line) in old.split_inclusive(|byte| *byte == b'\n').enumerate() {
@@ -674,12 +682,16 @@ pub fn replace_stage(path: &Path, stage: &str, records: &[Record]) -> Result<(),
                 }
                 let ended = line.last() == Some(&b'\n');
                 match parse(line) {
-                    Ok(record) if record.stage == stage => {}
-                    Ok(_) => {
-                        bytes.extend_from_slice(line);
+                    Ok(record) if record.stage == stage => {
+                        touched.insert(record.metric);
+                    }
+                    Ok(record) => {
+                        *counts.entry(record.metric.clone()).or_default() += 1;
+                        let mut line = line.to_vec();
                         if !ended {
-                            bytes.push(b'\n');
+                            line.push(b'\n');
                         }
+                        kept.push((record, line));
                     }
                     Err(_) if !ended => {}
                     Err(Wrong::Schema(found)) => {
@@ -701,7 +713,22 @@ pub fn replace_stage(path: &Path, stage: &str, records: &[Record]) -> Result<(),
             });
         }
     }
-    bytes.extend(encode(path, records)?);
+    for record in records {
+        *counts.entry(record.metric.clone()).or_default() += 1;
+    }
+    let of = |metric: &str| counts.get(metric).copied();
+    let mut bytes = Vec::new();
+    for (record, line) in kept {
+        if touched.contains(&record.metric) && record.of != of(&record.metric) {
+            let of = of(&record.metric);
+            bytes.extend(encode(path, &[Record { of, ..record }])?);
+        } else {
+            bytes.extend(line);
+        }
+    }
+    let records: Vec<Record> =
+        records.iter().map(|record| Record { of: of(&record.metric), ..record.clone() }).collect();
+    bytes.extend(encode(path, &records)?);
     crate::run::write_atomic(path, &bytes).map_err(|source| Error::Io {
         action: "write",
         path: path.to_owned(),

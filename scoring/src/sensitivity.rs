@@ -151,6 +151,7 @@ fn passed(methodology: &Methodology, index: usize) -> Verdict {
         observed: Vec::new(),
         instances: (1, 1),
         declared: criterion.only_stated(),
+        whole: true,
     }
 }
 

@@ -277,18 +277,30 @@ fn a_statement_counts_where_a_program_saw_nothing_and_never_against_what_it_saw(
         let mut record: Value = serde_json::from_str(line).unwrap();
         record["metric"] = "foreign_traces".into();
         record["subject"]["node"] = node.into();
+        record["of"] = 2.into();
         (record["value"], record["state"]) = (serde_json::from_str(value).unwrap(), state.into());
         format!("{record}\n")
     };
+    let state = |first: (&str, &str), second: (&str, &str)| {
+        fs::write(&records, format!("{text}{}{}", of("n1", first.0, first.1), of("n2", second.0, second.1)))
+            .unwrap();
+        let (_, json) = score(run.path(), &[]);
+        criterion(&json, "sec-27").clone()
+    };
     // Nothing seen on either node proves nothing: the statement decides, and says that it is one.
-    fs::write(&records, format!("{text}{}{}", of("n1", "null", "unknown"), of("n2", "null", "unknown")))
-        .unwrap();
-    let (_, json) = score(run.path(), &[]);
-    let found = criterion(&json, "sec-27");
+    let found = state(("0", "measured"), ("0", "measured"));
     assert_eq!((&found["state"], &found["provenance"]), (&"pass".into(), &"declared".into()));
     // Traces on one node outrank it.
-    fs::write(&records, format!("{text}{}{}", of("n1", "null", "unknown"), of("n2", "3", "measured")))
-        .unwrap();
-    let (_, json) = score(run.path(), &[]);
-    assert_eq!(criterion(&json, "sec-27")["state"], "fail", "{}", criterion(&json, "sec-27"));
+    let found = state(("0", "measured"), ("3", "measured"));
+    assert_eq!(found["state"], "fail", "{found}");
+    // Where nobody looked it stands in for nothing, else losing a bad record would be worth a statement.
+    let found = state(("0", "measured"), ("null", "unknown"));
+    assert_eq!(found["state"], "unknown", "{found}");
+    assert!(
+        found["reason"].as_str().unwrap().contains("a statement counts only where a record leaves"),
+        "{found}"
+    );
+    fs::write(&records, format!("{text}{}", of("n1", "0", "measured"))).unwrap();
+    let found = criterion(&score(run.path(), &[]).1, "sec-27").clone();
+    assert_eq!(found["state"], "unknown", "{found}");
 }

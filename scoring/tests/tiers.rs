@@ -1,6 +1,7 @@
 //! Whole runs and the tier that the rules give each, with the cap named; and what must never raise a rating.
 //!
-//! The runs are made from the methodology's own rows (`common/perfect.rs`), so they follow the tables.
+//! The runs are made from the methodology's own rows (`common/perfect.rs`), so they follow the tables. What must never raise a
+//! rating is in `monotone.rs`.
 
 #![allow(clippy::unwrap_used, reason = "in a test a failed step is the failure")]
 
@@ -13,10 +14,9 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use perfect::{H100, Machine, Row};
-use proptest::prelude::*;
 use scoring::judge::{Evidence, Outcome};
 use scoring::load::load_with;
-use scoring::methodology::{CapWhen, Criterion, Methodology, Pick};
+use scoring::methodology::{CapWhen, Methodology};
 use scoring::rating::{Rating, place, rate};
 use scoring::score::Evaluation;
 use tempfile::TempDir;
@@ -244,143 +244,5 @@ fn a_record_that_a_manifest_names_and_that_is_gone_is_an_error() {
         let named = format!("stages/{}.json names ", row.stage);
         assert!(error.contains(&named) && error.contains(&row.metric), "{error}");
         assert!(error.contains("clustermax collect"), "{error}");
-    }
-}
-
-/// A run that is not perfect: some records are worse, unknown or cannot be had.
-fn damaged(choices: &[(prop::sample::Index, u8)]) -> Vec<Row> {
-    static ONCE: OnceLock<Vec<Row>> = OnceLock::new();
-    let mut rows = ONCE.get_or_init(|| perfect::rows(whole(), &H100)).clone();
-    for (at, how) in choices {
-        let row = &mut rows[at.index(ONCE.get().map_or(1, Vec::len))];
-        row.value = match (how % 4, &row.value) {
-            (0, Ok(value)) => Ok(if *value == 0.0 { 1.0 } else { 0.0 }),
-            (1, _) => Err(("unknown", "it hung".to_owned())),
-            (2, _) => Err(("unavailable", "no permission".to_owned())),
-            (_, value) => value.clone(),
-        };
-    }
-    rows
-}
-
-/// Writes without manifests, so that a record can be lost silently.
-fn silent(rows: &[Row], left_out: &[&str]) -> Rating {
-    let run = Run::new(&H100, rows, Some(&common::evidence(whole(), left_out)));
-    fs::remove_dir_all(run.folder.path().join("stages")).unwrap();
-    run.rating(whole())
-}
-
-/// Criteria where a statement stands in for what nobody measured. Losing a bad measurement there hands the question to the
-/// statement, which a stage's manifest prevents (a record that it names and that is absent is an error) and these properties
-/// leave out.
-fn stand_ins() -> Vec<&'static str> {
-    let stands = |criterion: &&Criterion| criterion.measures.iter().any(|measure| measure.or_claim.is_some());
-    whole().criteria.iter().filter(stands).map(|criterion| criterion.id.as_str()).collect()
-}
-
-/// A criterion that takes the worst of what could be had cannot miss one of several records of a subject; the stage's manifest
-/// does. The properties without manifests are about records that stand alone.
-fn alone(row: &Row, rows: &[Row]) -> bool {
-    rows.iter().filter(|other| other.metric == row.metric && other.subject == row.subject).count() == 1
-        || whole()
-            .criteria
-            .iter()
-            .flat_map(|criterion| &criterion.measures)
-            .all(|measure| *measure.metric != *row.metric || measure.pick != Pick::WorstAvailable)
-}
-
-/// Unavailable and Underperforming both give no medal.
-fn medal(rating: &Rating) -> usize {
-    place(&whole().rules.tier, &rating.estimate.tier).min(whole().rules.tier.len())
-}
-
-fn bronze() -> usize {
-    whole().rules.tier.iter().position(|tier| tier.id == "bronze").unwrap()
-}
-
-fn is_gate(row: &Row) -> bool {
-    // The number and model of the GPUs decide what every other record is compared with.
-    row.criteria.iter().any(|id| whole().criterion(id).unwrap().gate.is_some())
-        || row.metric == "gpu_info"
-        || row.metric == "gpu_count"
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
-
-    /// Whatever a run is worth, losing a record of it never makes it worth more; losing a gate's never lifts it above the
-    /// cap of an unknown gate.
-    #[test]
-    fn losing_a_record_never_raises_the_tier(
-        damage in proptest::collection::vec((any::<prop::sample::Index>(), 0_u8..4), 0..12),
-        lost: prop::sample::Index,
-    ) {
-        let rows = damaged(&damage);
-        let before = silent(&rows, &stand_ins());
-        let mut fewer = rows.clone();
-        let row = fewer.remove(lost.index(rows.len()));
-        prop_assume!(alone(&row, &rows));
-        let after = silent(&fewer, &stand_ins());
-        prop_assert!(after.bounds.lower <= before.bounds.lower, "{:?}", row);
-        prop_assert!(after.bounds.coverage <= before.bounds.coverage, "{:?}", row);
-        if is_gate(&row) {
-            prop_assert!(medal(&after) >= medal(&before).min(bronze()), "{:?}", row);
-        } else {
-            prop_assert!(medal(&after) >= medal(&before), "{:?}", row);
-        }
-    }
-
-    /// Neither does a value that turns unknown, unavailable, merely declared or impossible.
-    #[test]
-    fn a_value_that_cannot_be_believed_never_raises_the_lower_bound(
-        damage in proptest::collection::vec((any::<prop::sample::Index>(), 0_u8..4), 0..12),
-        at: prop::sample::Index,
-        how in 0_u8..4,
-    ) {
-        let rows = damaged(&damage);
-        let before = silent(&rows, &stand_ins());
-        let mut other = rows.clone();
-        let row = &mut other[at.index(rows.len())];
-        prop_assume!(alone(row, &rows));
-        match how {
-            0 => row.value = Err(("unknown", "it hung".to_owned())),
-            1 => row.value = Err(("unavailable", "no permission".to_owned())),
-            2 => row.provenance = "declared",
-            _ => row.value = row.value.clone().map(|_| 1e300),
-        }
-        let after = silent(&other, &stand_ins());
-        prop_assert!(after.bounds.lower <= before.bounds.lower && after.bounds.upper >= before.bounds.upper.min(after.bounds.upper));
-        let gate = is_gate(&other[at.index(rows.len())]);
-        let least = if gate { medal(&before).min(bronze()) } else { medal(&before) };
-        prop_assert!(medal(&after) >= least);
-    }
-
-    /// A statement that is missing never helps, and statements never move what a program decides.
-    #[test]
-    fn fewer_statements_never_help(
-        damage in proptest::collection::vec((any::<prop::sample::Index>(), 0_u8..4), 0..8),
-        silenced in proptest::collection::vec(any::<prop::sample::Index>(), 1..30),
-    ) {
-        let rows = damaged(&damage);
-        let stated: Vec<&str> =
-            whole().criteria.iter().filter(|one| one.evidence.is_some()).map(|one| one.id.as_str()).collect();
-        let left_out: Vec<&str> = silenced.iter().map(|at| stated[at.index(stated.len())]).collect();
-        let (before, after) = (silent(&rows, &[]), silent(&rows, &left_out));
-        prop_assert!(after.bounds.lower <= before.bounds.lower);
-        prop_assert_eq!(after.measured_lower, before.measured_lower);
-        prop_assert!(medal(&after) >= medal(&before).min(bronze()));
-    }
-
-    /// A worse value of a metric with a direction is never worth more.
-    #[test]
-    fn a_worse_value_is_never_worth_more(at: prop::sample::Index, by in 0.0_f64..1.0) {
-        let rows = damaged(&[]);
-        let before = silent(&rows, &[]);
-        let mut other = rows.clone();
-        let row = &mut other[at.index(rows.len())];
-        // Perfect values lie on the good side of every rule: any other value is worse or the same.
-        row.value = row.value.clone().map(|value| value * (1.0 - by));
-        let after = silent(&other, &[]);
-        prop_assert!(after.bounds.lower <= before.bounds.lower);
     }
 }

@@ -35,7 +35,7 @@ fn settings(host: &Host) -> Vec<Item> {
     let slow = governors.iter().find(|governor| *governor != "performance");
     let governor = match (governors.len(), slow) {
         (0, _) => {
-            Item::unavailable(S, metric, "no cpufreq here: the firmware or the hypervisor sets the clocks")
+            Item::unavailable(S, metric, "not_shown: no cpufreq here, the firmware or the hypervisor sets the clocks")
         }
         (count, slow) => Item::flag(
             S,
@@ -52,7 +52,7 @@ fn settings(host: &Host) -> Vec<Item> {
     let pages = host.sys("kernel/mm/transparent_hugepage/enabled");
     let chosen = pages.as_deref().and_then(|text| text.split('[').nth(1)?.split(']').next());
     let pages = match chosen {
-        None => Item::unavailable(S, metric, "transparent_hugepage is not shown in sysfs"),
+        None => Item::unavailable(S, metric, "not_shown: transparent_hugepage is not in sysfs"),
         Some(word) => Item::flag(
             S,
             metric,
@@ -133,7 +133,7 @@ fn iommu(host: &Host) -> Item {
             None => Item::unavailable(
                 S,
                 metric,
-                "neither the devices' groups nor the command line say how an IOMMU is set",
+                "not_shown: neither the devices' groups nor the command line say how an IOMMU is set",
             ),
         }
     };

@@ -239,7 +239,11 @@ pub fn exports(host: &Host) -> Item {
     if foreign.is_empty() {
         let seen =
             format!("{} of {} servers list their exports, none besides ours", asked.len(), servers.len());
-        return Item::unknown(S, metric, format!("{seen}; {own}")).by(command);
+        if asked.is_empty() {
+            return Item::unknown(S, metric, format!("{seen}; {own}")).by(command);
+        }
+        // Looked at, and no proof: the criterion leaves it to the statement.
+        return Item::value(S, metric, 0.0, format!("{seen}; {own}")).by(command);
     }
     let some: Vec<&str> = foreign.iter().take(5).map(String::as_str).collect();
     Item::value(S, metric, foreign.len() as f64, format!("not mounted here: {}", some.join(" ")))

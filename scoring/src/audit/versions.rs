@@ -264,7 +264,7 @@ fn first_version(words: &str) -> Option<String> {
 
 /// What a program says after `--version`.
 fn asked(program: &str, args: &[&str], after: &str) -> Result<(String, String), String> {
-    let path = find_system(program).ok_or_else(|| format!("{program} is not in PATH"))?;
+    let path = find_system(program).ok_or_else(|| format!("not_installed: {program} is not in PATH"))?;
     let command = format!("{program} {}", args.join(" "));
     let ran = system::run(path, args)?;
     if !ran.ok() {
@@ -290,7 +290,7 @@ fn found(host: &Host, driver: Option<&str>) -> BTreeMap<&'static str, Result<(St
         .or_else(|| driver.filter(|version| !version.is_empty()).map(str::to_owned));
     found.insert(
         "nvidia-driver",
-        nvidia.map(|version| (version, proc)).ok_or("no NVIDIA driver is loaded".to_owned()),
+        nvidia.map(|version| (version, proc)).ok_or("not_installed: no NVIDIA driver is loaded".to_owned()),
     );
     for (component, program, args, after) in [
         ("nvidia-container-toolkit", "nvidia-ctk", &["--version"][..], ""),
@@ -316,20 +316,20 @@ fn found(host: &Host, driver: Option<&str>) -> BTreeMap<&'static str, Result<(St
             let numbers: Vec<&str> = kernel.split(['.', '-']).take(4).collect();
             Ok((numbers.join("."), "uname -r".to_owned()))
         } else {
-            Err("the table has minimum kernels for Ubuntu only, this is another system".to_owned())
+            Err("not_installed: no kernel of Ubuntu, for which alone the table has minimums".to_owned())
         },
     );
     let amd = host.sys("module/amdgpu/version").and_then(|text| first_version(&text));
     found.insert(
         "amd-driver",
         amd.map(|version| (version, "cat /sys/module/amdgpu/version".to_owned()))
-            .ok_or("no AMD driver with a version is loaded".to_owned()),
+            .ok_or("not_installed: no AMD driver with a version is loaded".to_owned()),
     );
     let rocm = text(Path::new("/opt/rocm/.info/version")).and_then(|text| first_version(&text));
     found.insert(
         "rocm",
         rocm.map(|version| (version, "cat /opt/rocm/.info/version".to_owned()))
-            .ok_or("ROCm is not in /opt/rocm".to_owned()),
+            .ok_or("not_installed: ROCm is not in /opt/rocm".to_owned()),
     );
     found.insert("nccl", nccl());
     found
@@ -358,7 +358,7 @@ fn firmware(host: &Host) -> Result<(String, String), String> {
                 "cat /sys/class/infiniband/*/fw_ver (without the first number, the card's family)".to_owned(),
             )
         })
-        .ok_or_else(|| "no ConnectX or BlueField card shows its firmware".to_owned())
+        .ok_or_else(|| "not_installed: no ConnectX or BlueField card shows its firmware".to_owned())
 }
 
 fn virtio(host: &Host) -> Result<(String, String), String> {
@@ -370,7 +370,7 @@ fn virtio(host: &Host) -> Result<(String, String), String> {
         return Err("no_dpu: no BlueField function in PCI sysfs".to_owned());
     }
     asked("virtnet", &["version"], "Controller").map_err(|why| {
-        format!("the controller runs on the DPU, which a host in zero-trust mode cannot ask ({why})")
+        format!("zero_trust: the controller runs on the DPU, which a host in zero-trust mode cannot ask ({why})")
     })
 }
 
@@ -403,7 +403,7 @@ fn nccl() -> Result<(String, String), String> {
         .into_iter()
         .max_by(|a, b| order(a, b))
         .map(|version| (version, command))
-        .ok_or_else(|| "the dynamic linker knows no libnccl.so.2 whose name has a version".to_owned())
+        .ok_or_else(|| "not_installed: the dynamic linker knows no libnccl.so.2 whose name has a version".to_owned())
 }
 
 /// One item a component.

@@ -565,6 +565,7 @@ impl Raw {
             job: self.marker.job.clone(),
             started: self.marker.started.clone(),
             seconds: self.marker.seconds,
+            of: None,
         })
     }
 

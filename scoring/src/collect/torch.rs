@@ -196,7 +196,11 @@ fn from_torch(raw: &Raw, file: &RawFile, document: &Collectives, records: &mut V
             absent.push(("wrong_values", "", false));
         }
         for (metric, unit, by_api) in absent {
-            let mut draft = raw.missing(metric, unit, missing.state, missing.detail.clone());
+            // The reason of the closed list: another library's result counts in its place.
+            let lacks = metric == "wrong_values" && missing.state == State::Unavailable;
+            let detail =
+                if lacks { format!("not_in_library: {}", missing.detail) } else { missing.detail.clone() };
+            let mut draft = raw.missing(metric, unit, missing.state, detail);
             draft.0.evidence = Some(file.evidence.clone());
             let draft = if by_api { draft.param("api", missing.api.as_str()) } else { draft };
             records.push(finish(draft, &missing.collective));

@@ -94,6 +94,7 @@ pub fn of(folder: &Folder, document: &Document, evidence: &Evidence) -> Vec<Reco
             job: None,
             started: Some(document.started.clone()),
             seconds: None,
+            of: None,
         }
     };
     let flag = |metric: &str, value: bool, param: (&str, Scalar), detail: String, pointer: &str| {

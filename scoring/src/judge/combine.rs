@@ -12,20 +12,22 @@ const OBSERVED: usize = 5;
 
 pub(super) fn combine(criterion: &Criterion, instances: Vec<(Subject, Instance)>) -> Verdict {
     let asked = instances.len();
+    let mut whole = true;
     let (mut scores, mut seen) = (Vec::new(), Vec::new());
     let (mut unknown, mut unavailable, mut not_applicable) = (Vec::new(), Vec::new(), Vec::new());
     for (subject, instance) in instances {
         match instance {
-            Instance::Known(score, observed) => {
+            Instance::Known { score, observed, whole: all } => {
                 scores.push(score);
-                seen.extend(observed.map(|one| *one));
+                seen.push(*observed);
+                whole &= all;
             }
             Instance::Unknown(reason) => unknown.push((reason, subject)),
             Instance::Unavailable(reason) => unavailable.push((reason, subject)),
             Instance::NotApplicable(reason) => not_applicable.push((reason, subject)),
         }
     }
-    let declared = seen.iter().any(|observed| observed.metric == "claim");
+    whole &= unknown.is_empty() && unavailable.is_empty();
     // Lowest score first; ties in the order of subject and params, so that the list is always the same.
     seen.sort_by(|a, b| {
         a.score
@@ -55,6 +57,12 @@ pub(super) fn combine(criterion: &Criterion, instances: Vec<(Subject, Instance)>
             (outcome, Some(mean), of_asked(asked, short))
         }
     };
+    // A failure that a record proves is seen, whatever is stated of other instances.
+    let claim = |observed: &&Observed| observed.metric == super::CLAIM;
+    let declared = match outcome {
+        Outcome::Fail => seen.iter().filter(|observed| observed.score == 0).all(|observed| claim(&observed)),
+        _ => seen.iter().any(|observed| claim(&observed)),
+    };
     seen.truncate(OBSERVED);
     Verdict {
         id: criterion.id.clone(),
@@ -64,6 +72,7 @@ pub(super) fn combine(criterion: &Criterion, instances: Vec<(Subject, Instance)>
         observed: seen,
         instances: (asked, scores.len()),
         declared,
+        whole,
     }
 }
 

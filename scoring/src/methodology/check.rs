@@ -81,6 +81,8 @@ impl Methodology {
             .map(|category| (&category.id, &category.reason))
             .chain(rules.tier.iter().map(|tier| (&tier.id, &tier.reason)))
             .chain(rules.cap.iter().map(|cap| (&cap.id, &cap.reason)))
+            .chain(&rules.not_applicable)
+            .chain(&rules.nothing_there)
         {
             if reason.is_empty() {
                 problems.push(format!("rating.toml: {what}: reason is empty"));
@@ -191,6 +193,9 @@ impl Methodology {
             && item != &criterion.id
         {
             return Some(format!("or_claim {item:?} is not its own id"));
+        }
+        if measure.shows.is_some() && measure.or_claim.is_none() {
+            return Some("shows without or_claim: nothing decides the rest".to_owned());
         }
         if measure.each.as_ref().is_some_and(|each| each.values.is_empty()) {
             return Some("each has no values".to_owned());

@@ -99,13 +99,22 @@ pub enum Per {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pick {
-    /// The one with the lowest score.
+    /// The one with the lowest score; a record that says that there was nothing to look at, for a reason of the closed list,
+    /// is passed over while others count.
     #[default]
     Worst,
-    /// The lowest score of those that could be had: records are ways to the same thing, some of which may be lacking.
-    WorstAvailable,
     /// The one with the highest score.
     Best,
+}
+
+/// What a measurement can show at all, where a statement decides the rest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Shows {
+    /// That it holds: any other value leaves the question to the statement, and so does no record.
+    Pass,
+    /// That it does not hold: a value that shows nothing of the kind leaves the question to the statement.
+    Fail,
 }
 
 /// How many nodes a record's param `nodes` must name.
@@ -160,8 +169,11 @@ pub struct Measure {
     pub complete: Option<Per>,
     /// How a value is scored.
     pub rule: Rule,
-    /// A claim with this item counts where the rule leaves it open.
+    /// A claim with this item counts where a value leaves it open (`shows`), or where the record says that there was nothing
+    /// to look at. Where no record says so it does not: else losing a bad record would hand the question to the claim.
     pub or_claim: Option<String>,
+    /// What its values can show; both when it is absent.
+    pub shows: Option<Shows>,
 }
 
 impl Measure {
@@ -177,6 +189,7 @@ impl Measure {
             complete: None,
             rule: Rule::Flag { pass: 1 },
             or_claim: None,
+            shows: None,
         }
     }
 

@@ -165,4 +165,6 @@ pub struct Rules {
     pub cap: Vec<Cap>,
     /// Reasons for not applicable, and what each says.
     pub not_applicable: BTreeMap<String, String>,
+    /// Reasons of an unavailable record for which there was nothing to look at, and what each says.
+    pub nothing_there: BTreeMap<String, String>,
 }

@@ -129,6 +129,13 @@ fn every_kind_of_bad_row_is_named_with_its_file() {
         ("criteria-list.tsv", "sec-02\tsecurity\tevidence\t", "sec-02\tsecurity", "fields instead of 5"),
         ("criteria-list.tsv", "\t2.0, pages, third party\n", "\t\n", "versions is empty"),
         ("criteria.toml", "undecided = \"", "undecided = \"\" #", "undecided has no reason"),
+        ("criteria.toml", "pass = 0 } },", "pass = 0 }, shows = \"fail\" },", "shows without or_claim"),
+        (
+            "rating.toml",
+            "not_installed = \"the component",
+            "not_installed = \"\" #",
+            "not_installed: reason is empty",
+        ),
         ("criteria.toml", "evidence = \"attestation\"", "evidence = \"hearsay\"", "none of attestation"),
         ("criteria.toml", "evidence = \"process\"", "", "has neither measures"),
         ("criteria.toml", "least = { node_percent", "least = { percent", "requires percent, which"),

@@ -102,6 +102,7 @@ impl Found {
             job: None,
             started: None,
             seconds: None,
+            of: None,
         }
     }
 

@@ -110,6 +110,7 @@ pub fn fio(text: &str) -> Reading {
 #[must_use]
 pub fn dcgmi_diag(text: &str) -> Reading {
     const STAGE: &str = "health";
+    const SKIPPED: &str = "skipped";
     let reading = |tool: String, found| Reading { format: "dcgmi diag JSON", tool, found };
     let (value, unclosed) = match document(text, (STAGE, "dcgm_diag", "")) {
         Ok(read) => read,
@@ -138,11 +139,13 @@ pub fn dcgmi_diag(text: &str) -> Reading {
                 let mut one = match status.to_ascii_lowercase().replace(' ', "").as_str() {
                     "pass" => Found::value(STAGE, "dcgm_diag", "", 1.0),
                     "fail" | "warn" => Found::value(STAGE, "dcgm_diag", "", 0.0),
-                    "skip" => Found::none(STAGE, "dcgm_diag", "", State::Unavailable, "skipped"),
+                    "skip" => Found::none(STAGE, "dcgm_diag", "", State::Unavailable, SKIPPED),
                     _ => Found::none(STAGE, "dcgm_diag", "", State::Unknown, format!("status {status}")),
                 };
                 if !words.is_empty() {
-                    one.detail = Some(words);
+                    // The reason of the closed list stays in front.
+                    let skipped = one.state == State::Unavailable;
+                    one.detail = Some(if skipped { format!("{SKIPPED}: {words}") } else { words });
                 }
                 one = one.param("test", name).param("category", group).param("status", status);
                 // 4.x names the entity; 3.x lists GPU ids, or nothing for the whole node.

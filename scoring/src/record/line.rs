@@ -98,6 +98,8 @@ pub(crate) struct Line<'a> {
     _started: Option<Text<'a>>,
     #[serde(default)]
     seconds: Option<f64>,
+    #[serde(default)]
+    pub(crate) of: Option<u32>,
 }
 
 /// [`super::Evidence`], borrowed.

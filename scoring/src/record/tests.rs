@@ -26,6 +26,7 @@ fn record(stage: &str, metric: &str, value: f64) -> Record {
         job: Some("12".to_owned()),
         started: None,
         seconds: Some(1.25),
+        of: None,
     }
 }
 

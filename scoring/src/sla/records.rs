@@ -79,6 +79,7 @@ fn records(folder: &Folder, reckoning: &Reckoning, text: &str) -> Vec<Record> {
             job: None,
             started: Some(shown(from)),
             seconds: Some((to - from) as f64),
+            of: None,
         }
     };
     let with = |mut record: Record, params: &[(&str, &str)]| {

@@ -230,6 +230,10 @@ pub fn write(folder: &Path, machine: &Machine, rows: &[Row]) {
     let sha256 = hex(&Sha256::digest(raw.as_bytes()));
     let mut text = String::new();
     let mut stages: BTreeMap<&str, BTreeMap<&str, usize>> = BTreeMap::new();
+    let mut of: BTreeMap<&str, usize> = BTreeMap::new();
+    for row in rows {
+        *of.entry(&row.metric).or_default() += 1;
+    }
     for (index, row) in rows.iter().enumerate() {
         *stages.entry(&row.stage).or_default().entry(&row.metric).or_default() += 1;
         let (value, state, detail) = match &row.value {
@@ -239,7 +243,7 @@ pub fn write(folder: &Path, machine: &Machine, rows: &[Row]) {
         let record = json!({
             "schema": "clustermax-record/1", "run": "r1", "cluster": "c", "stage": row.stage, "metric": row.metric,
             "value": value, "unit": row.unit, "state": state, "params": row.params, "subject": row.subject,
-            "provenance": row.provenance, "detail": detail,
+            "provenance": row.provenance, "detail": detail, "of": of[&*row.metric],
             "evidence": {"file": "raw/all.json", "sha256": sha256, "pointer": format!("/rows/{index}")},
         });
         text.push_str(&record.to_string());

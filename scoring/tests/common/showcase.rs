@@ -53,7 +53,17 @@ pub fn write(folder: &Path, methodology: &Methodology, nodes: usize) {
             ))
         })
         .collect();
-    fs::write(records, format!("{}\n", kept.join("\n"))).unwrap();
+    // Each record says how many of its metric there are.
+    let mut kept: Vec<Value> = kept.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let mut of: std::collections::BTreeMap<String, usize> = std::collections::BTreeMap::new();
+    for record in &kept {
+        *of.entry(record["metric"].to_string()).or_default() += 1;
+    }
+    for record in &mut kept {
+        record["of"] = of[&record["metric"].to_string()].into();
+    }
+    let lines: Vec<String> = kept.iter().map(Value::to_string).collect();
+    fs::write(records, format!("{}\n", lines.join("\n"))).unwrap();
 }
 
 struct More<'a> {
