@@ -139,7 +139,8 @@ fn the_plugin_shows_its_option_and_refuses_a_step_on_a_node_that_failed_meanwhil
     let alloc = salloc.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("salloc");
     // 26.05 calls a job running while its prolog runs.
     c.wait(20, "allocation", || granted.exists());
-    c.sim_ok(&["inject", "xid79", "--node", "n1", "--gpu", "2"]);
+    // A state, not an event: every later pass finds it again.
+    c.sim_ok(&["inject", "remap-failure", "--node", "n1", "--gpu", "2"]);
     c.wait_drained("n1", 30);
     std::fs::write(&go, "").expect("go");
     let output = alloc.wait_with_output().expect("salloc ends");
