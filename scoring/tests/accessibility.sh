@@ -42,8 +42,8 @@ document.querySelectorAll("details").forEach(one => { one.open = true; });
 const wide = document.documentElement.scrollWidth, room = document.documentElement.clientWidth;
 if (wide > room) bad.push("SIDEWAYS the page is " + wide + " wide, the window " + room);
 for (const one of document.querySelectorAll(".scroll")) {
-  // Numbers behind a plot and maps of many GPUs may scroll in their region, tables that are read may not on a phone.
-  if (shown(one) && room <= 640 && one.scrollWidth > one.clientWidth + 1 && !one.querySelector(".t-data, .heat")) say("SIDEWAYS", one);
+  // Numbers behind a plot and maps of many GPUs may scroll in their region, tables that are read may not on a phone or tablet.
+  if (shown(one) && room <= 900 && one.scrollWidth > one.clientWidth + 1 && !one.querySelector(".t-data, .heat")) say("SIDEWAYS", one);
 }
 for (const one of document.querySelectorAll("text")) {
   if (!shown(one)) continue;

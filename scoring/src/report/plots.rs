@@ -628,12 +628,7 @@ fn scaling(out: &mut String, peaks: &BTreeMap<String, BTreeMap<i64, f64>>) {
         .iter()
         .filter_map(|one| {
             let ((from, first), (to, last)) = (one.points.first()?, one.points.last()?);
-            Some(format!(
-                "{}: {} GB/s with {from} nodes, {} GB/s with {to}",
-                one.name,
-                short(*first),
-                short(*last)
-            ))
+            Some(format!("{}: {} GB/s on {from}, {} GB/s on {to}", one.name, short(*first), short(*last)))
         })
         .collect();
     let description = words.join("; ");

@@ -1,4 +1,4 @@
-//! Tables of the HTML report: one markup; a phone shows each row as a card, with the columns' names in front.
+//! Tables of the HTML report: one markup; a phone or tablet shows each row as a card, with the columns' names in front.
 
 use std::fmt::Write as _;
 
@@ -63,7 +63,7 @@ tables! {
 
 /// Style of the cards: which column a cell belongs to stands in the style, not in every cell.
 pub fn cards() -> String {
-    let mut out = String::from("@media screen and (max-width: 40rem) {\n");
+    let mut out = String::from("@media screen and (max-width: 56rem) {\n");
     for table in ALL {
         for (at, (name, _)) in table.columns.iter().enumerate() {
             // Writing to a String cannot fail; so it is for every write! of this file.
