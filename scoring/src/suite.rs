@@ -4,8 +4,8 @@
 //! in a state of its own, and the next one goes on; a run that was killed goes on where it stopped.
 
 pub mod bench;
-pub mod collectives;
 pub mod burnin;
+pub mod collectives;
 pub mod launch;
 pub mod lifecycle;
 pub mod inference;
@@ -56,7 +56,9 @@ enum SuiteCommand {
     /// Read the raw output of every stage again
     Collect(CollectArgs),
     /// Reboot one idle node by Slurm and time it until a command has run on it; a dry run without --confirm
-    #[command(after_help = "Exit code: 0 usable again (or dry run), 1 not in time, 2 busy or not confirmed, 3 refused or no answer.")]
+    #[command(
+        after_help = "Exit code: 0 usable again (or dry run), 1 not in time, 2 busy or not confirmed, 3 refused or no answer."
+    )]
     Reboot(reboot::Args),
 }
 

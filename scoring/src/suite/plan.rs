@@ -419,7 +419,7 @@ mod tests {
     #[test]
     fn every_stage_of_a_profile_has_a_deadline_and_the_plan_adds_them_up() {
         let methodology = Methodology::built_in().unwrap();
-        for (profile, hours) in [(Profile::Quick, 4.0), (Profile::Acceptance, 6.5), (Profile::Full, 14.5)] {
+        for (profile, hours) in [(Profile::Quick, 5.0), (Profile::Acceptance, 8.0), (Profile::Full, 16.0)] {
             let stages: Vec<&Stage> = profile.stages().collect();
             assert_eq!(stages.len(), STAGES.len(), "{}: all stages", profile.word());
             let plan = to_json(profile, &stages, &methodology);

@@ -76,11 +76,12 @@ pub fn gemm(bench: &mut Bench) -> Result<(), Stop> {
 pub fn checkpoint(bench: &mut Bench) -> Result<(), Stop> {
     let folder = bench.results.join("checkpoint.tmp");
     let (megabytes, repeats, seconds) = match bench.profile {
-        Profile::Demo => ("16", "1", "10"),
-        Profile::Smoke => ("32", "2", "20"),
-        Profile::Quick => ("1000", "3", "300"),
-        Profile::Acceptance | Profile::Full => ("4000", "3", "600"),
+        Profile::Demo => (16, "1", "10"),
+        Profile::Smoke => (32, "2", "20"),
+        Profile::Quick => (1000, "3", "300"),
+        Profile::Acceptance | Profile::Full => (4000, "3", "600"),
     };
+    let megabytes = (megabytes / bench.shrink).max(16).to_string();
     let failed = |what: String| Stop::Failed(2, Some(what));
     // A killed run may have left one.
     if folder.exists() {
@@ -90,7 +91,7 @@ pub fn checkpoint(bench: &mut Bench) -> Result<(), Stop> {
     fs::create_dir(&folder).map_err(|error| {
         failed(format!("cannot make {}: {error}; give --results a folder you may write to", folder.display()))
     })?;
-    let args = ["--folder", &folder.display().to_string(), "--megabytes", megabytes, "--repeats", repeats]
+    let args = ["--folder", &folder.display().to_string(), "--megabytes", &megabytes, "--repeats", repeats]
         .map(str::to_owned);
     let more = ["--seconds", seconds, "--timeout", "300"].map(str::to_owned);
     let ended = bench.payload("checkpoint.py", &[&args[..], &more[..]].concat());
