@@ -254,19 +254,22 @@ fn categories_of(
         .collect()
 }
 
+/// Weight, value, whether all of it was seen.
+pub type Row = (u32, Option<Micro>, bool);
+
 /// Weighted arithmetic mean over (weight, value, whether all of it was seen); a value that is absent was not seen. A
 /// failure that one node proves while others were not seen has a value, and does not count as covered: else a worse value
 /// could raise the coverage.
-pub fn inside(rows: &[(u32, Option<Micro>, bool)]) -> Option<Bounds> {
-    let weights = |keep: &dyn Fn(&(u32, Option<Micro>, bool)) -> bool| -> u64 {
+pub fn inside(rows: &[Row]) -> Option<Bounds> {
+    let weights = |keep: fn(&Row) -> bool| -> u64 {
         rows.iter().filter(|row| keep(row)).map(|(weight, ..)| u64::from(*weight)).sum()
     };
-    let all = weights(&|_| true);
+    let all = weights(|_| true);
     if all == 0 {
         return None;
     }
-    let seen = weights(&|(_, value, _)| value.is_some());
-    let covered = weights(&|(_, _, whole)| *whole);
+    let seen = weights(|(_, value, _)| value.is_some());
+    let covered = weights(|(_, _, whole)| *whole);
     let sum: u64 = rows
         .iter()
         .filter_map(|(weight, value, _)| value.map(|value| u64::from(*weight) * u64::from(value)))
