@@ -4,7 +4,8 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use scoring::{
-    accept, audit, bundle, collect, diff, evidence, explain, inject, metadata, rank, read, report, s3, score, suite,
+    accept, audit, bundle, collect, diff, evidence, explain, inject, metadata, rank, read, report, s3, score,
+    suite,
 };
 
 /// GPU-cluster measurements and evidence to a rating
@@ -28,7 +29,9 @@ enum Command {
     )]
     S3Bench(s3::Args),
     /// Make, look at and remove small files of a shared folder, as one task a node: rates and latencies
-    #[command(after_help = "Exit code: 0 the document is written, 2 it cannot be, or the node is not among --nodes.")]
+    #[command(
+        after_help = "Exit code: 0 the document is written, 2 it cannot be, or the node is not among --nodes."
+    )]
     MetadataBench(metadata::Args),
     /// Turn raw stage output into records
     Collect(collect::Args),

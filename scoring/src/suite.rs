@@ -6,9 +6,9 @@
 pub mod bench;
 pub mod burnin;
 pub mod collectives;
+pub mod inference;
 pub mod launch;
 pub mod lifecycle;
-pub mod inference;
 pub mod measure;
 pub mod network;
 pub mod plan;

@@ -179,7 +179,9 @@ fn above_line_rate(first: &str, second: &str, seconds: f64) -> Vec<String> {
 fn plausible(name: &str, port: u16, page: &Result<String, String>) -> Item {
     let metric = "exporter_impossible";
     let item = match page {
-        Err(_) => Item::unavailable(S, metric, format!("no_exporter: no {name} exporter answers on port {port}")),
+        Err(_) => {
+            Item::unavailable(S, metric, format!("no_exporter: no {name} exporter answers on port {port}"))
+        }
         Ok(page) => {
             let mut found = impossible(page);
             if page.contains("node_infiniband_port_data_received_bytes_total") {

@@ -34,9 +34,11 @@ fn settings(host: &Host) -> Vec<Item> {
         .collect();
     let slow = governors.iter().find(|governor| *governor != "performance");
     let governor = match (governors.len(), slow) {
-        (0, _) => {
-            Item::unavailable(S, metric, "not_shown: no cpufreq here, the firmware or the hypervisor sets the clocks")
-        }
+        (0, _) => Item::unavailable(
+            S,
+            metric,
+            "not_shown: no cpufreq here, the firmware or the hypervisor sets the clocks",
+        ),
         (count, slow) => Item::flag(
             S,
             metric,

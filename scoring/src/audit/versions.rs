@@ -370,7 +370,9 @@ fn virtio(host: &Host) -> Result<(String, String), String> {
         return Err("no_dpu: no BlueField function in PCI sysfs".to_owned());
     }
     asked("virtnet", &["version"], "Controller").map_err(|why| {
-        format!("zero_trust: the controller runs on the DPU, which a host in zero-trust mode cannot ask ({why})")
+        format!(
+            "zero_trust: the controller runs on the DPU, which a host in zero-trust mode cannot ask ({why})"
+        )
     })
 }
 
@@ -399,11 +401,9 @@ fn nccl() -> Result<(String, String), String> {
             version.contains('.').then_some(version)
         })
         .collect();
-    versions
-        .into_iter()
-        .max_by(|a, b| order(a, b))
-        .map(|version| (version, command))
-        .ok_or_else(|| "not_installed: the dynamic linker knows no libnccl.so.2 whose name has a version".to_owned())
+    versions.into_iter().max_by(|a, b| order(a, b)).map(|version| (version, command)).ok_or_else(|| {
+        "not_installed: the dynamic linker knows no libnccl.so.2 whose name has a version".to_owned()
+    })
 }
 
 /// One item a component.

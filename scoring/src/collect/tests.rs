@@ -19,7 +19,11 @@ fn begin(dir: &Path) -> Args {
 }
 
 /// A results folder with these raw files, after collecting `stage`.
-pub(super) fn collected(stage: &str, state: StageState, files: &[(&str, &str)]) -> (tempfile::TempDir, Vec<Record>) {
+pub(super) fn collected(
+    stage: &str,
+    state: StageState,
+    files: &[(&str, &str)],
+) -> (tempfile::TempDir, Vec<Record>) {
     let dir = tempfile::tempdir().unwrap();
     run(&begin(dir.path())).unwrap();
     for (name, text) in files {

@@ -207,9 +207,8 @@ fn from_torch(raw: &Raw, file: &RawFile, document: &Collectives, records: &mut V
         }
     }
     if let Some(pairs) = &document.pairs {
-        let finish = |draft: Draft| {
-            draft.param("tool", "torch").tool(&tool).started(&document.head.started).done()
-        };
+        let finish =
+            |draft: Draft| draft.param("tool", "torch").tool(&tool).started(&document.head.started).done();
         records.extend(super::pairs::read(raw, file, pairs, document.head.slowed, finish));
     }
     if !document.head.complete {

@@ -233,7 +233,12 @@ fn wrong_values_fail_and_a_collective_that_was_not_checked_is_not_passed() {
     for collective in ["all_reduce", "all_gather", "alltoall", "broadcast"] {
         case.put("wrong_values", "", &of(collective), Ok(0.0));
     }
-    case.put("wrong_values", "", &of("reduce_scatter"), Err((State::Unavailable, "not_in_library: gloo has none")));
+    case.put(
+        "wrong_values",
+        "",
+        &of("reduce_scatter"),
+        Err((State::Unavailable, "not_in_library: gloo has none")),
+    );
     case.is("rel-25", Outcome::Unavailable, None, "gloo has none");
     let other = [("collective", Scalar::from("reduce_scatter")), ("api", "reduce_scatter_tensor".into())];
     case.put("wrong_values", "", &other, Ok(0.0));

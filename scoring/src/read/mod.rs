@@ -204,12 +204,12 @@ pub fn read(text: &str, hints: &Hints) -> Result<Reading, String> {
     if has(&["\"nvbandwidth\"", "\"testcases\""]) {
         return Ok(tools::nvbandwidth_json(text));
     }
-    if has(&["\"inspector_output_format_version\""]) {
     if has(&["\"start\"", "\"intervals\"", "\"end\""])
         && let Some(reading) = network::iperf3(text)
     {
         return Ok(reading);
     }
+    if has(&["\"inspector_output_format_version\""]) {
         return Ok(iterations::inspector(text));
     }
     if has(&["\"numCycle\"", "\"busBw\""]) {
