@@ -95,7 +95,7 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
     let node = args.node.as_deref();
     if let Some(node) = node.filter(|node| !nodes.is_empty() && !nodes.iter().any(|own| own == node)) {
         return Err(Failure::input(format!(
-            "--node {node} is no node of the run, which has {}",
+            "--node {node} is no node of the run, which has {}; give one of them",
             nodes.join(", ")
         )));
     }
@@ -249,8 +249,13 @@ fn dcgmi(text: &str) -> Result<Imported, String> {
     if reading.format != "dcgmi diag JSON" {
         return Err(format!("is {}, not dcgmi diag -j; leave --kind out", reading.format));
     }
+    let Some(version) = reading.tool.strip_prefix("dcgmi diag ") else {
+        // No document, so no version: `clustermax read` says that it is unknown, an import is of whole files.
+        let document = text.find('{').map_or("", |at| &text[at..]);
+        let why = json(document).err().unwrap_or_else(|| "is no complete JSON; export it again".to_owned());
+        return Err(why);
+    };
     let mut notes = Vec::new();
-    let version = reading.tool.trim_start_matches("dcgmi diag ");
     if !(version.starts_with("3.") || version.starts_with("4.")) {
         notes.push(format!(
             "DCGM {version} is not known to this release (3.x and 4.x are): read by the fields of 4.x"

@@ -54,8 +54,13 @@ pub enum Error {
         what: String,
     },
     /// The rows parse but contradict each other or a rule.
-    #[error("{} in the methodology: {}; correct the files or leave out --data", count(.0.len()), .0.join("; "))]
-    Rows(Vec<String>),
+    #[error("{} in {of}: {}; correct the files or leave out --data", count(.problems.len()), .problems.join("; "))]
+    Rows {
+        /// The folder, or the built-in methodology.
+        of: String,
+        /// Each with file and row.
+        problems: Vec<String>,
+    },
 }
 
 fn file_names() -> String {
@@ -107,7 +112,11 @@ impl Methodology {
             let text = fs::read_to_string(&path).map_err(|source| Error::Io { path, source })?;
             texts.push((name, text));
         }
-        Self::parse(&texts)
+        Self::parse(&texts).map_err(|error| match error {
+            Error::Parse { file, what } => Error::Parse { file: folder.join(file).display().to_string(), what },
+            Error::Rows { problems, .. } => Error::Rows { of: folder.display().to_string(), problems },
+            other => other,
+        })
     }
 
     fn parse(texts: &[(&str, String)]) -> Result<Self, Error> {
@@ -143,7 +152,11 @@ impl Methodology {
                 .collect(),
         };
         let problems = methodology.problems();
-        if problems.is_empty() { Ok(methodology) } else { Err(Error::Rows(problems)) }
+        if problems.is_empty() {
+            Ok(methodology)
+        } else {
+            Err(Error::Rows { of: "the built-in methodology".to_owned(), problems })
+        }
     }
 
     /// All criteria in the order of the list, decided or not.

@@ -135,7 +135,8 @@ impl Folder {
             Some(found) => return Err(Error::Schema { path: file, found: found.to_owned() }),
             None => return Err(Error::Malformed { path: file, what: "schema is missing".to_owned() }),
         }
-        let run: Run = serde_json::from_value(value)
+        // From the text, not from the value: the error then says line and column.
+        let run: Run = serde_json::from_str(&text)
             .map_err(|error| Error::Malformed { path: file.clone(), what: error.to_string() })?;
         if run.run.is_empty() {
             return Err(Error::Malformed { path: file, what: "run is empty".to_owned() });

@@ -111,12 +111,13 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
     for raw in &evaluation.loaded.files {
         if let Some(problem) = &raw.problem {
             eprintln!(
-                "clustermax: evidence {} {problem}; its records count as unknown",
+                "clustermax: evidence {} {problem}; its records count as unknown: put the file back as it was recorded, \
+                 or run its stage again",
                 report::plain(&raw.file)
             );
         }
     }
-    for one in loaded_flaws(&evaluation) {
+    for one in loaded_flaws(&evaluation).into_iter().chain(not_believed(&evaluation)) {
         eprintln!("clustermax: {}", report::plain(&one));
     }
     report::print(if args.json { &score } else { &text })?;
@@ -138,6 +139,40 @@ fn loaded_flaws(evaluation: &Evaluation) -> Vec<String> {
             ))
         })
         .collect()
+}
+
+/// Values that are named one by one on stderr; all of them are in score.json.
+const NAMED: usize = 10;
+
+/// Values that are not believed, by the line of their record; those of a raw file that is wrong are named with that file.
+fn not_believed(evaluation: &Evaluation) -> Vec<String> {
+    let loaded = &evaluation.loaded;
+    let sound = |file: usize| loaded.files[file].problem.is_none();
+    let mut found: Vec<_> = loaded
+        .entries
+        .iter()
+        .filter(|(_, entry)| entry.line > 0 && entry.evidence.as_ref().is_none_or(|(file, _)| sound(*file)))
+        .filter_map(|(key, entry)| Some((entry.line, key, entry.flaw.as_deref()?)))
+        .collect();
+    found.sort_unstable_by_key(|(line, ..)| *line);
+    let records = loaded.dir.join("records.jsonl");
+    let mut named: Vec<String> = found
+        .iter()
+        .take(NAMED)
+        .map(|(line, key, flaw)| {
+            format!(
+                "{}: line {line}: {} ({}): {flaw}; it counts as unknown: correct what wrote it and run `clustermax collect {}` again",
+                records.display(),
+                key.metric,
+                key.subject,
+                key.stage
+            )
+        })
+        .collect();
+    if let Some(others) = found.len().checked_sub(NAMED).filter(|others| *others > 0) {
+        named.push(format!("{others} more values count as unknown; score.json names all under not_believed"));
+    }
+    named
 }
 
 /// Writes one file of the report, all of it or nothing.

@@ -100,9 +100,9 @@ fn unpack(path: &Path, target: &Path, problems: &mut Vec<String>) -> Result<(Man
     };
     let broken = |error: io::Error| bad(&format!("not a whole gzip-compressed tar archive ({error})"));
     let (_, sha256) =
-        digest(path).map_err(|error| Failure::input(format!("cannot read {}: {error}", path.display())))?;
+        digest(path).map_err(|error| Failure::input(format!("cannot read {}: {error}; check the path and its permissions", path.display())))?;
     let file = File::open(path)
-        .map_err(|error| Failure::input(format!("cannot read {}: {error}", path.display())))?;
+        .map_err(|error| Failure::input(format!("cannot read {}: {error}; check the path and its permissions", path.display())))?;
     let mut archive = tar::Archive::new(GzDecoder::new(BufReader::new(file)));
     let mut entries = archive.entries().map_err(broken)?;
 
@@ -207,10 +207,10 @@ fn check_score(folder: &Path, data: Option<&Path>, problems: &mut Vec<String>) -
     let kept = match fs::read_to_string(&path) {
         Ok(kept) => kept,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            problems.push("score.json is missing: the run was never scored".to_owned());
+            problems.push("score.json is missing: the run was never scored; run `clustermax score` first".to_owned());
             return Ok(());
         }
-        Err(error) => return Err(Failure::input(format!("cannot read {}: {error}", path.display()))),
+        Err(error) => return Err(Failure::input(format!("cannot read {}: {error}; check the path and its permissions", path.display()))),
     };
     let evaluation = match Evaluation::of(folder, data, None) {
         Ok(evaluation) => evaluation,
@@ -230,7 +230,7 @@ fn check_score(folder: &Path, data: Option<&Path>, problems: &mut Vec<String>) -
     }
     let parse = |text: &str| serde_json::from_str::<serde_json::Value>(text).ok();
     let (Some(kept), Some(anew)) = (parse(&kept), parse(&anew)) else {
-        problems.push("score.json is not JSON".to_owned());
+        problems.push("score.json is not JSON; run `clustermax score` again".to_owned());
         return Ok(());
     };
     if kept["methodology"] != anew["methodology"] || kept["tool"] != anew["tool"] {

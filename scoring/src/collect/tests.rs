@@ -283,7 +283,8 @@ fn inference_is_read_rank_by_rank_and_the_worst_difference_counts() {
     for text in ["", "{", "{}"] {
         let (_dir, records) = collected("inference", StageState::Failed, &[("inference.json", text)]);
         assert!(
-            records.len() == 3 && records.iter().all(|record| record.state == State::Unknown),
+            // Three cases of our own loop, three of a server.
+            records.len() == 6 && records.iter().all(|record| record.state == State::Unknown),
             "{records:?}"
         );
     }

@@ -182,7 +182,7 @@ pub fn read(text: &str, node: Option<&str>) -> Result<Imported, String> {
         }
     }
     if found.is_empty() {
-        return Err("holds none of the keys that are imported; is it of another tool?".to_owned());
+        return Err("audit_data holds none of the keys that are imported; give audit.values.json of `cmax audit --slurm`".to_owned());
     }
     Ok(Imported { tool: format!("cmax audit {version}"), found, notes })
 }

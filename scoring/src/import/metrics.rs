@@ -79,7 +79,7 @@ pub fn read(text: &str, node: Option<&str>) -> Result<Imported, String> {
     }
     if found.is_empty() {
         return Err(
-            "holds no metric of node_exporter (node_), dcgm-exporter (DCGM_) or a Slurm exporter (slurm_)"
+            "holds no metric of node_exporter (node_), dcgm-exporter (DCGM_) or a Slurm exporter (slurm_); save the page of one with curl -s"
                 .to_owned(),
         );
     }
@@ -133,7 +133,7 @@ fn answer(text: &str, node: Option<&str>) -> Result<BTreeMap<String, String>, St
     let list = document["data"]["result"].as_array().ok_or("data.result is no list; export it again")?;
     let mut pages: BTreeMap<String, String> = BTreeMap::new();
     for (index, one) in list.iter().enumerate() {
-        let labels = one["metric"].as_object().ok_or(format!("data.result[{index}].metric is no object"))?;
+        let labels = one["metric"].as_object().ok_or(format!("data.result[{index}].metric is no object; export it again"))?;
         let word = |name: &str| labels.get(name).and_then(Value::as_str);
         let name = word("__name__")
             .ok_or(format!("data.result[{index}] has no __name__; ask for series, not for an expression"))?;
@@ -154,7 +154,7 @@ fn answer(text: &str, node: Option<&str>) -> Result<BTreeMap<String, String>, St
         for sample in samples {
             let value = sample[1].as_str().and_then(|text| text.parse::<f64>().ok());
             let value =
-                value.ok_or(format!("data.result[{index}]: {sample} is no sample [TIME, \"VALUE\"]"))?;
+                value.ok_or(format!("data.result[{index}]: {sample} is no sample [TIME, \"VALUE\"]; export it again"))?;
             let _ = writeln!(page, "{name}{{{}}} {value}", shown.join(","));
         }
     }

@@ -53,7 +53,7 @@ pub fn read(text: &str, node: Option<&str>) -> Result<Imported, String> {
     }
     if nodes.is_empty() {
         return Err("holds no finished run of NHC (\"Node Health Check completed successfully\", \"Health check failed:\"); \
-                    NHC writes them with its default verbosity into /var/log/nhc.log"
+                    give /var/log/nhc.log, into which NHC writes them with its default verbosity"
             .to_owned());
     }
     let mut found = Vec::new();

@@ -59,7 +59,7 @@ pub fn read(text: &str) -> Result<Imported, String> {
         let gpus = tres.and_then(|at| gpus(fields[at]));
         let seconds = elapsed.map(|at| {
             fields[at].parse::<f64>().map_err(|_| {
-                format!("line {}: ElapsedRaw {:?} is no number of seconds", index + 1, fields[at])
+                format!("line {}: ElapsedRaw {:?} is no number of seconds; run sacct again and leave its columns as they are", index + 1, fields[at])
             })
         });
         match (gpus, seconds.transpose()?) {

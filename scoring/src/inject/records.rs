@@ -1,4 +1,4 @@
-//! `raw/faults/*.json` to the records of stage `faults`. All of them are synthetic.
+//! `raw/faults/*.json` to the records of stage `faults`. Those of a fault that was only told are synthetic.
 
 use std::collections::BTreeMap;
 
@@ -63,6 +63,15 @@ pub fn read(folder: &Folder) -> Result<Vec<Record>, Failure> {
     Ok(records)
 }
 
+/// A device that was reset and a rank that was stopped are faults; a value given to DCGM and a line in the kernel log only
+/// tell of one, and what they show is barred from the tiers (`rating.toml`, `not_rated`).
+fn provenance(kind: &str) -> Provenance {
+    match kind {
+        "pcie" | "rank" => Provenance::Measured,
+        _ => Provenance::Synthetic,
+    }
+}
+
 /// Records of one injection.
 #[must_use]
 pub fn of(folder: &Folder, document: &Document, evidence: &Evidence) -> Vec<Record> {
@@ -86,7 +95,7 @@ pub fn of(folder: &Folder, document: &Document, evidence: &Evidence) -> Vec<Reco
                 ("id".to_owned(), document.id.as_str().into()),
             ]),
             subject: Subject::node(document.node.as_str()),
-            provenance: Provenance::Synthetic,
+            provenance: provenance(&document.kind),
             evidence: Some(Evidence { pointer: Some(pointer.to_owned()), ..evidence.clone() }),
             detail: (!detail.is_empty()).then_some(detail),
             tool: Some(format!("clustermax {}", env!("CARGO_PKG_VERSION"))),

@@ -191,7 +191,7 @@ pub struct Reading {
 pub fn read(text: &str, hints: &Hints) -> Result<Reading, String> {
     let text = text.trim_start_matches('\u{feff}');
     if text.trim().is_empty() {
-        return Err("is empty".to_owned());
+        return Err("is empty; run the program again".to_owned());
     }
     let has = |words: &[&str]| words.iter().all(|word| text.contains(word));
     // By keys that only this program writes; a document that was cut short still has them.
@@ -240,7 +240,7 @@ pub fn read(text: &str, hints: &Hints) -> Result<Reading, String> {
         return Ok(reading);
     }
     Err("is in no format that `clustermax read` knows (nccl-tests, rccl-tests, NCCL Inspector, fio JSON, torchtitan, vLLM and \
-         SGLang bench JSON, dcgmi diag JSON, nvbandwidth, perftest, iperf3 JSON)"
+         SGLang bench JSON, dcgmi diag JSON, nvbandwidth, perftest, iperf3 JSON); give the whole output of one of them"
         .to_owned())
 }
 
