@@ -63,7 +63,7 @@ fn every_plot_is_there_with_its_numbers_in_words() {
         "n5 dcgm-xid79: injected 0 s",
         "all_reduce expected 440 to 487 GB/s from 8 GiB, ceiling 495 GB/s",
         "all_gather, alltoall, reduce_scatter ceiling 450 GB/s (450 GB/s GPU link)",
-        "Reference ar1-h100: minimum 460, typical 480, impossible above 495 GB/s",
+        "Reference ar1-h100 over NVLink4: minimum 460, typical 480, impossible above 495 GB/s",
         "The rails of n4 gave 367 GB/s together (gpu memory), the least of 12 nodes",
         "state it in evidence.toml: [[attestation]] with item = &quot;sec-07&quot;",
         "96 GPUs of 12 nodes: lowest",

@@ -272,8 +272,9 @@ impl Methodology {
                     reference.typical, reference.ceiling
                 ));
             }
-            if reference.gpus.is_empty() || reference.source.is_empty() || reference.basis.is_empty() {
-                bad("gpu, source or ceiling_basis is empty".to_owned());
+            let texts = [&reference.link, &reference.source, &reference.basis];
+            if reference.gpus.is_empty() || texts.iter().any(|text| text.is_empty()) {
+                bad("gpu, link (\"none\" where no link matters), source or ceiling_basis is empty".to_owned());
             }
             if !is_date(&reference.date) {
                 bad(format!("{:?} is not a date", reference.date));

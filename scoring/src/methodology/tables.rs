@@ -56,6 +56,8 @@ pub struct Reference {
     pub ranks: Option<i64>,
     /// Smallest message, bytes.
     pub size_min: Option<i64>,
+    /// The links that the value went over; `none` where it went over none.
+    pub link: String,
     /// Score 0 up to here.
     pub zero: f64,
     /// Score 0.7: the published minimum.
@@ -231,6 +233,7 @@ pub(super) fn parse_references(text: &str) -> Result<Vec<Reference>, Error> {
         "nodes",
         "ranks",
         "size_min",
+        "link",
         "zero",
         "minimum",
         "typical",
@@ -260,14 +263,15 @@ pub(super) fn parse_references(text: &str) -> Result<Vec<Reference>, Error> {
             nodes: whole(line, "nodes", row[4])?,
             ranks: whole(line, "ranks", row[5])?,
             size_min: whole(line, "size_min", row[6])?,
-            zero: number(file, line, "zero", row[7])?,
-            minimum: number(file, line, "minimum", row[8])?,
-            typical: number(file, line, "typical", row[9])?,
-            ceiling: number(file, line, "ceiling", row[10])?,
-            unit: row[11].to_owned(),
-            basis: row[12].to_owned(),
-            source: row[13].to_owned(),
-            date: row[14].to_owned(),
+            link: row[7].to_owned(),
+            zero: number(file, line, "zero", row[8])?,
+            minimum: number(file, line, "minimum", row[9])?,
+            typical: number(file, line, "typical", row[10])?,
+            ceiling: number(file, line, "ceiling", row[11])?,
+            unit: row[12].to_owned(),
+            basis: row[13].to_owned(),
+            source: row[14].to_owned(),
+            date: row[15].to_owned(),
         });
     }
     Ok(references)

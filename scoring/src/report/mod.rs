@@ -228,8 +228,9 @@ pub fn references<'a>(
 /// A reference value with where it comes from.
 pub fn reference_text(one: &Reference) -> String {
     format!(
-        "Reference {}: minimum {}, typical {}, impossible above {} {} ({}). From: {} ({})",
+        "Reference {}{}: minimum {}, typical {}, impossible above {} {} ({}). From: {} ({})",
         one.id,
+        if one.link == "none" { String::new() } else { format!(" over {}", one.link) },
         number(one.minimum),
         number(one.typical),
         number(one.ceiling),
