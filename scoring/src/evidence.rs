@@ -450,7 +450,9 @@ impl Statements {
         if let (Some(from), Some(to)) = (from, to)
             && from > to
         {
-            return Some(format!("contradictory: valid_from {from} is after valid_to {to}; correct the dates"));
+            return Some(format!(
+                "contradictory: valid_from {from} is after valid_to {to}; correct the dates"
+            ));
         }
         if let Some(to) = to.filter(|to| *to < today) {
             return Some(format!("expired on {to}, the run started on {today}; give one that held then"));
@@ -465,12 +467,17 @@ impl Statements {
         if entry.get("met").and_then(Value::as_bool) == Some(true)
             && let Some(what) = contradiction(entry, criterion)
         {
-            return Some(format!("contradictory: it says that {} is met, but {what}; correct that key or leave the statement out", criterion.id));
+            return Some(format!(
+                "contradictory: it says that {} is met, but {what}; correct that key or leave the statement out",
+                criterion.id
+            ));
         }
         let text = |key: &str| entry.get(key).and_then(Value::as_str);
         match (text("document"), text("sha256")) {
             (Some(document), Some(sha256)) => self.document(document, sha256),
-            (Some(document), None) => Some(format!("document {document} has no sha256; add it: `sha256sum {document}`")),
+            (Some(document), None) => {
+                Some(format!("document {document} has no sha256; add it: `sha256sum {document}`"))
+            }
             _ => None,
         }
     }
@@ -478,12 +485,16 @@ impl Statements {
     fn document(&self, document: &str, sha256: &str) -> Option<String> {
         let relative = Path::new(document);
         if !relative.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir)) {
-            return Some(format!("document {document:?} is not a relative path below this file's folder; put it there"));
+            return Some(format!(
+                "document {document:?} is not a relative path below this file's folder; put it there"
+            ));
         }
         let path = self.path.parent().unwrap_or(Path::new("")).join(relative);
         match fs::symlink_metadata(&path) {
             Ok(data) if data.is_file() => {}
-            Ok(_) => return Some(format!("document {document} is not a regular file; put the file itself there")),
+            Ok(_) => {
+                return Some(format!("document {document} is not a regular file; put the file itself there"));
+            }
             Err(error) => {
                 return Some(format!("document {document} cannot be read: {error}; put it beside this file"));
             }
@@ -509,7 +520,10 @@ impl Statements {
             said.into_iter().filter(|(_, met)| met.len() > 1).map(|(item, _)| item.to_owned()).collect();
         for one in self.statements.iter_mut().filter(|one| one.flaw.is_none()) {
             if both.contains(&one.item) {
-                one.flaw = Some("contradictory: another statement says the opposite; keep the one that is true".to_owned());
+                one.flaw = Some(
+                    "contradictory: another statement says the opposite; keep the one that is true"
+                        .to_owned(),
+                );
             }
         }
     }
@@ -608,7 +622,11 @@ fn wrong(name: &str, table: &Table, fields: &[&[Field]]) -> Vec<String> {
         match known().find(|field| field.name == key) {
             None => errors.push(unknown(name, key, known().map(|field| field.name))),
             Some(field) if !field.shape.fits(value) => {
-                errors.push(format!("{name}: {key} must be {} ({}); correct it", field.shape.word(), field.about));
+                errors.push(format!(
+                    "{name}: {key} must be {} ({}); correct it",
+                    field.shape.word(),
+                    field.about
+                ));
             }
             Some(_) => {}
         }
@@ -639,9 +657,10 @@ fn wrong_item(name: &str, item: &str, kind: &Kind, methodology: &Methodology) ->
         None => Some(format!(
             "{name}: {item} is measured by a program, a statement counts for nothing there; leave it out"
         )),
-        Some(wanted) if wanted != kind.name => {
-            Some(format!("{name}: {item} is evidenced by [[{wanted}]], not by [[{}]]; write it as [[{wanted}]]", kind.name))
-        }
+        Some(wanted) if wanted != kind.name => Some(format!(
+            "{name}: {item} is evidenced by [[{wanted}]], not by [[{}]]; write it as [[{wanted}]]",
+            kind.name
+        )),
         Some(_) => None,
     }
 }

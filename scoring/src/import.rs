@@ -249,13 +249,14 @@ fn dcgmi(text: &str) -> Result<Imported, String> {
     if reading.format != "dcgmi diag JSON" {
         return Err(format!("is {}, not dcgmi diag -j; leave --kind out", reading.format));
     }
-    let Some(version) = reading.tool.strip_prefix("dcgmi diag ") else {
-        // No document, so no version: `clustermax read` says that it is unknown, an import is of whole files.
+    // `clustermax read` shows what there is of a document that was cut short; an import is of whole files.
+    if read::json::read(text).is_none_or(|document| document.unclosed) {
         let document = text.find('{').map_or("", |at| &text[at..]);
-        let why = json(document).err().unwrap_or_else(|| "is no complete JSON; export it again".to_owned());
-        return Err(why);
-    };
+        let broken = json(document).err();
+        return Err(broken.unwrap_or_else(|| "is no complete JSON; export it again".to_owned()));
+    }
     let mut notes = Vec::new();
+    let version = reading.tool.trim_start_matches("dcgmi diag ");
     if !(version.starts_with("3.") || version.starts_with("4.")) {
         notes.push(format!(
             "DCGM {version} is not known to this release (3.x and 4.x are): read by the fields of 4.x"
@@ -312,13 +313,15 @@ pub(crate) fn keep(
     let cannot = |path: &Path, error: std::io::Error| {
         Failure::input(format!("cannot write {}: {error}; make the results folder writable", path.display()))
     };
+    // Before the first file is written: records that cannot be added to must not leave the old ones beside new raw files.
+    let lines = record::replaced(&folder.records(), stage, records)?;
     let raw = folder.raw(stage);
     std::fs::create_dir_all(&raw).map_err(|error| cannot(&raw, error))?;
     for (name, bytes) in files {
         let path = raw.join(name);
         run::write_atomic(&path, bytes).map_err(|error| cannot(&path, error))?;
     }
-    record::replace_stage(&folder.records(), stage, records)?;
+    record::write(&folder.records(), &lines)?;
     let mut metrics: BTreeMap<String, usize> = BTreeMap::new();
     for record in records {
         *metrics.entry(record.metric.clone()).or_default() += 1;

@@ -474,10 +474,10 @@ fn disbelief(record: &Line<'_>, methodology: &Methodology) -> Option<String> {
         return Some(format!("unit is {:?} instead of {:?}", &*record.unit, metric.unit));
     }
     if value < metric.min || value > metric.max {
+        let unit = if metric.unit.is_empty() { String::new() } else { format!(" {}", metric.unit) };
         return Some(format!(
-            "{} {} is impossible, {} lies between {} and {}",
+            "{}{unit} is impossible, {} lies between {} and {}",
             number(value),
-            metric.unit,
             metric.name,
             number(metric.min),
             number(metric.max)

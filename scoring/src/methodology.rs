@@ -113,7 +113,9 @@ impl Methodology {
             texts.push((name, text));
         }
         Self::parse(&texts).map_err(|error| match error {
-            Error::Parse { file, what } => Error::Parse { file: folder.join(file).display().to_string(), what },
+            Error::Parse { file, what } => {
+                Error::Parse { file: folder.join(file).display().to_string(), what }
+            }
             Error::Rows { problems, .. } => Error::Rows { of: folder.display().to_string(), problems },
             other => other,
         })

@@ -391,7 +391,7 @@ impl<R: BufRead> Reader<R> {
                     action: "read",
                     path: self.path.clone(),
                     source,
-                    mend: "check the disk and run again",
+                    mend: "put the file itself there, or check the disk, and run again",
                 },
             )?;
             if length == 0 {
@@ -524,6 +524,9 @@ fn parse(line: &[u8]) -> Result<Record, Wrong> {
 /// serde_json's own words count lines within the one line; NaN and Infinity get a plain one.
 fn explain(line: &[u8], error: &serde_json::Error) -> String {
     let text = String::from_utf8_lossy(line);
+    if text.starts_with('\u{feff}') {
+        return "a byte order mark stands before it; save the file without one".to_owned();
+    }
     for word in ["NaN", "Infinity", "nan", "inf"] {
         if text.contains(&format!(":{word}"))
             || text.contains(&format!(": {word}"))
@@ -538,6 +541,10 @@ fn explain(line: &[u8], error: &serde_json::Error) -> String {
     if message == "number out of range" {
         return "a number is not finite (out of range)".to_owned();
     }
+    // What is expected, in words instead of Rust's types.
+    let message = message
+        .replace("expected f64", "expected a number")
+        .replace("expected u32", "expected a whole number");
     format!("not a record: {message} (column {})", error.column())
 }
 
@@ -670,6 +677,14 @@ pub fn append(path: &Path, records: &[Record]) -> Result<(), Error> {
 /// # Errors
 /// [`Error::Line`] for an invalid record (old or new), [`Error::Io`].
 pub fn replace_stage(path: &Path, stage: &str, records: &[Record]) -> Result<(), Error> {
+    write(path, &replaced(path, stage, records)?)
+}
+
+/// What [`replace_stage`] would write; nothing is written yet.
+///
+/// # Errors
+/// Those of [`replace_stage`] but for writing.
+pub(crate) fn replaced(path: &Path, stage: &str, records: &[Record]) -> Result<Vec<u8>, Error> {
     let mut kept: Vec<(Record, Vec<u8>)> = Vec::new();
     let mut counts: BTreeMap<String, u32> = BTreeMap::new();
     // Metrics whose number of records changes.
@@ -729,7 +744,15 @@ pub fn replace_stage(path: &Path, stage: &str, records: &[Record]) -> Result<(),
     let records: Vec<Record> =
         records.iter().map(|record| Record { of: of(&record.metric), ..record.clone() }).collect();
     bytes.extend(encode(path, &records)?);
-    crate::run::write_atomic(path, &bytes).map_err(|source| Error::Io {
+    Ok(bytes)
+}
+
+/// Writes a whole `records.jsonl`, all of it or nothing.
+///
+/// # Errors
+/// [`Error::Io`]
+pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    crate::run::write_atomic(path, bytes).map_err(|source| Error::Io {
         action: "write",
         path: path.to_owned(),
         source,

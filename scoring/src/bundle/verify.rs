@@ -99,10 +99,12 @@ fn unpack(path: &Path, target: &Path, problems: &mut Vec<String>) -> Result<(Man
         ))
     };
     let broken = |error: io::Error| bad(&format!("not a whole gzip-compressed tar archive ({error})"));
-    let (_, sha256) =
-        digest(path).map_err(|error| Failure::input(format!("cannot read {}: {error}; check the path and its permissions", path.display())))?;
-    let file = File::open(path)
-        .map_err(|error| Failure::input(format!("cannot read {}: {error}; check the path and its permissions", path.display())))?;
+    let (_, sha256) = digest(path).map_err(|error| {
+        Failure::input(format!("cannot read {}: {error}; check the path and its permissions", path.display()))
+    })?;
+    let file = File::open(path).map_err(|error| {
+        Failure::input(format!("cannot read {}: {error}; check the path and its permissions", path.display()))
+    })?;
     let mut archive = tar::Archive::new(GzDecoder::new(BufReader::new(file)));
     let mut entries = archive.entries().map_err(broken)?;
 
@@ -207,10 +209,17 @@ fn check_score(folder: &Path, data: Option<&Path>, problems: &mut Vec<String>) -
     let kept = match fs::read_to_string(&path) {
         Ok(kept) => kept,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            problems.push("score.json is missing: the run was never scored; run `clustermax score` first".to_owned());
+            problems.push(
+                "score.json is missing: the run was never scored; run `clustermax score` first".to_owned(),
+            );
             return Ok(());
         }
-        Err(error) => return Err(Failure::input(format!("cannot read {}: {error}; check the path and its permissions", path.display()))),
+        Err(error) => {
+            return Err(Failure::input(format!(
+                "cannot read {}: {error}; check the path and its permissions",
+                path.display()
+            )));
+        }
     };
     let evaluation = match Evaluation::of(folder, data, None) {
         Ok(evaluation) => evaluation,

@@ -133,7 +133,9 @@ fn answer(text: &str, node: Option<&str>) -> Result<BTreeMap<String, String>, St
     let list = document["data"]["result"].as_array().ok_or("data.result is no list; export it again")?;
     let mut pages: BTreeMap<String, String> = BTreeMap::new();
     for (index, one) in list.iter().enumerate() {
-        let labels = one["metric"].as_object().ok_or(format!("data.result[{index}].metric is no object; export it again"))?;
+        let labels = one["metric"]
+            .as_object()
+            .ok_or(format!("data.result[{index}].metric is no object; export it again"))?;
         let word = |name: &str| labels.get(name).and_then(Value::as_str);
         let name = word("__name__")
             .ok_or(format!("data.result[{index}] has no __name__; ask for series, not for an expression"))?;
@@ -153,8 +155,9 @@ fn answer(text: &str, node: Option<&str>) -> Result<BTreeMap<String, String>, St
         let page = pages.entry(short(of).to_owned()).or_default();
         for sample in samples {
             let value = sample[1].as_str().and_then(|text| text.parse::<f64>().ok());
-            let value =
-                value.ok_or(format!("data.result[{index}]: {sample} is no sample [TIME, \"VALUE\"]; export it again"))?;
+            let value = value.ok_or(format!(
+                "data.result[{index}]: {sample} is no sample [TIME, \"VALUE\"]; export it again"
+            ))?;
             let _ = writeln!(page, "{name}{{{}}} {value}", shown.join(","));
         }
     }

@@ -39,7 +39,15 @@ pub fn read(text: &str) -> Result<Imported, String> {
         if fields.len() == names.len() + 1 && fields.last() == Some(&"") {
             fields.pop();
         }
-        if fields.len() != names.len() {
+        if fields.len() < names.len() {
+            return Err(format!(
+                "line {}: {} fields instead of {}; it is cut short, run sacct again",
+                index + 1,
+                fields.len(),
+                names.len()
+            ));
+        }
+        if fields.len() > names.len() {
             return Err(format!(
                 "line {}: {} fields instead of {}; a name may hold the delimiter: use --delimiter with a character that none has, or leave JobName out",
                 index + 1,
