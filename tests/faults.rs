@@ -220,11 +220,13 @@ fn every_fault_of_the_simulator_is_found_named_and_drains_or_does_not() {
     let pid = stray.id().to_string();
     std::os::unix::fs::symlink(format!("/proc/{pid}"), folder.join(&pid)).unwrap();
     // The first pass is the baseline for what counts by its rise; less than ten seconds are no rate.
-    for node in ["n1", "n2"] {
-        assert_eq!(pass(&cluster, node), Vec::<String>::new(), "{node}");
-    }
+    let machine = pass(&cluster, "n1");
+    // The log is the machine's: it may have run out of memory before, which is true of every node here.
+    let others: Vec<_> = machine.iter().filter(|f| *f != "host.oom oom - warn none").collect();
+    assert!(others.is_empty(), "{others:?}");
+    assert_eq!(pass(&cluster, "n2"), machine);
     std::thread::sleep(Duration::from_secs(10));
-    let (mut all, mut before) = (Vec::new(), Vec::new());
+    let (mut all, mut before) = (Vec::new(), machine.clone());
     for row in FAULTS {
         let fault = if row.0 == "gpu-process" { format!("gpu-process:{pid}") } else { row.0.to_string() };
         cluster.sim_ok(&["inject", &fault, "--node", "n1", "--gpu", "1"]);
@@ -244,7 +246,7 @@ fn every_fault_of_the_simulator_is_found_named_and_drains_or_does_not() {
         }
     }
     // What was done to its neighbour, whose lines stand in the log that both read, is nothing to n2.
-    assert_eq!(pass(&cluster, "n2"), Vec::<String>::new());
+    assert_eq!(pass(&cluster, "n2"), machine);
     stray.kill().unwrap();
     stray.wait().unwrap();
     assert!(all.is_empty(), "{}", all.join("\n"));
