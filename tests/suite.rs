@@ -94,7 +94,6 @@ fn the_demo_profile_ends_in_a_score_and_a_report() {
     for (stage, metric) in [
         ("lifecycle", "prolog_seconds"),
         ("lifecycle", "first_task_seconds"),
-        ("lifecycle", "package_install_seconds"),
         ("preflight", "guard"),
         ("inventory", "gpu_count"),
         ("audit", "slurm_health_check_program"),
@@ -115,6 +114,13 @@ fn the_demo_profile_ends_in_a_score_and_a_report() {
             "no {metric} measured in {stage}"
         );
     }
+    // A Python without its venv module, as Debian's is, makes no environment to install into.
+    let installs: Vec<_> = records.iter().filter(|r| r["metric"] == "package_install_seconds").collect();
+    let told = |r: &&Value| {
+        r["state"] == "measured"
+            || r["state"] == "unavailable" && r["detail"].as_str().is_some_and(|d| !d.is_empty())
+    };
+    assert!(!installs.is_empty() && installs.iter().all(told), "{installs:?}");
     for (metric, right) in [("loss_in_band", 1.0), ("replicas_differing", 0.0), ("checkpoint_wrong", 0.0)] {
         let found = records.iter().filter(|r| r["metric"] == metric && r["state"] == "measured");
         assert!(found.clone().count() > 0 && found.clone().all(|r| r["value"] == right), "{metric}");
