@@ -341,8 +341,9 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
     let (contract, sha256) = Contract::read(&path, &methodology)?;
     let evaluation = Evaluation::of(&args.dir, args.data.as_deref(), None)?;
     let results: Vec<LineResult> = contract.lines.iter().map(|line| line.judge(&evaluation)).collect();
-    let accepted = results.iter().all(|result| result.answer == Answer::Met);
     let loaded = &evaluation.loaded;
+    // What was measured for a fraction of the time is no evidence that a line is met.
+    let accepted = loaded.run.shrink.is_none() && results.iter().all(|result| result.answer == Answer::Met);
     // What was simulated proves that the test works, and nothing about a cluster.
     let simulated = loaded.run.simulated
         || loaded.entries.iter().any(|(_, entry)| entry.provenance == Provenance::Synthetic);
@@ -377,7 +378,7 @@ fn summary(
     let run = &evaluation.loaded.run;
     let count = |answer| results.iter().filter(|result| result.answer == answer).count();
     let mut text = format!(
-        "ACCEPTANCE TEST: {}\n\n{}\nbuyer {}, provider {}\nrun {} on cluster {}, nodes {}, started {}\ncontract sha256 {sha256}\n\
+        "ACCEPTANCE TEST: {}\n\n{}\nbuyer {}, provider {}\nrun {} on cluster {}, nodes {}, started {}, profile {}\ncontract sha256 {sha256}\n\
          records sum of sha256 {}\n\n{} of {} lines met, {} not met, {} not measured\n",
         if accepted { "PASSED" } else { "NOT PASSED" },
         report::plain(&contract.title),
@@ -387,12 +388,18 @@ fn summary(
         report::plain(&run.cluster),
         report::plain(&run.nodes.join(",")),
         report::plain(&run.started),
+        report::plain(&run.profile_text()),
         evaluation.loaded.digest,
         count(Answer::Met),
         results.len(),
         count(Answer::NotMet),
         count(Answer::NotMeasured)
     );
+    if run.shrink.is_some() {
+        text.push_str(
+            "SHRUNK: no line is met for the time or size that the profile asks, so nothing is accepted\n",
+        );
+    }
     if simulated {
         text.push_str(
             "SIMULATED or synthetic: this proves that the test works, and nothing about a cluster\n",

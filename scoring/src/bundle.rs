@@ -116,8 +116,9 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
     let bytes = write(&out, name, &manifest, &sources)?;
     let (_, sha256) = digest(&out).map_err(|error| unreadable(&out, &error))?;
     report::print(&format!(
-        "{}: {} files, {bytes} bytes, sha256 {sha256}\ncheck it anywhere with `clustermax verify {0}`\n",
+        "{}: profile {}, {} files, {bytes} bytes, sha256 {sha256}\ncheck it anywhere with `clustermax verify {0}`\n",
         out.display(),
+        report::plain(&folder.run.profile_text()),
         manifest.files.len() + 1,
     ))?;
     Ok(0)

@@ -1,5 +1,6 @@
 //! Records of a results folder into memory, each value believed or not, and its evidence verified.
 
+mod guards;
 mod verify;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -10,7 +11,7 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-use crate::collect::{Marker, STAGE_SCHEMA};
+use crate::collect::{Marker, STAGE_SCHEMA, STAGES};
 use crate::entries::Gatherer;
 pub use crate::entries::{Entries, Entry, Key, Name};
 use crate::evidence::{self, Statements};
@@ -19,6 +20,9 @@ use crate::record::line::Line;
 use crate::record::{self, Provenance, Reader, Scalar, State, Subject, Taken};
 use crate::run::{self, Folder, Hardware, Run};
 pub(crate) use verify::sha256_file;
+
+/// What is recorded without a stage of the suite: statements, accounts of a time, diagnoses of others.
+const OTHER_STAGES: [&str; 3] = ["evidence", "sla", "health"];
 
 /// A raw file that records point to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -173,6 +177,7 @@ pub fn load(path: &Path, methodology: &Methodology) -> Result<Loaded, Error> {
     }
     verify::verify(path, &mut loaded);
     apply_ceilings(&mut loaded, methodology);
+    guards::apply(&mut loaded);
     Ok(loaded)
 }
 
@@ -456,6 +461,9 @@ fn add(sum: &mut [u8; 32], term: &[u8; 32]) {
 /// Why a value cannot be believed: an unknown metric, another unit, out of the possible range, or merely declared.
 fn disbelief(record: &Line<'_>, methodology: &Methodology) -> Option<String> {
     let value = record.value?;
+    if let Some(unknown) = unknown_stage(&record.stage) {
+        return Some(unknown);
+    }
     let Some(metric) = methodology.metrics.get(&*record.metric) else {
         let nearest = methodology
             .metrics
@@ -490,6 +498,15 @@ fn disbelief(record: &Line<'_>, methodology: &Methodology) -> Option<String> {
         return Some("it is only declared, although a program can measure it".to_owned());
     }
     None
+}
+
+/// A stage that no part of this release writes.
+fn unknown_stage(stage: &str) -> Option<String> {
+    if STAGES.contains(&stage) || OTHER_STAGES.contains(&stage) || stage.starts_with("import-") {
+        return None;
+    }
+    let near = STAGES.iter().min_by_key(|name| strsim::levenshtein(name, stage)).copied().unwrap_or_default();
+    Some(format!("no stage is called {stage:?} (did you mean {near:?}?)"))
 }
 
 /// A number for people: up to six significant decimals, no exponent below 1e15.

@@ -204,6 +204,7 @@ pub fn rate(methodology: &Methodology, loaded: &Loaded, verdicts: &[Verdict]) ->
             NotRatedWhen::Cpu => loaded.run.hardware == Hardware::Cpu,
             NotRatedWhen::Simulated => loaded.run.simulated,
             NotRatedWhen::Synthetic => synthetic,
+            NotRatedWhen::Shrunk => loaded.run.shrink.is_some(),
         })
         .map(|rule| rule.text.clone())
         .collect();

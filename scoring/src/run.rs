@@ -33,6 +33,20 @@ pub struct Run {
     pub simulated: bool,
     /// What the kernels ran on.
     pub hardware: Hardware,
+    /// `--shrink`: every size and time of the profile was divided by this, from 2; absent in a run of the whole profile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shrink: Option<u32>,
+}
+
+impl Run {
+    /// The profile as people read it: `full`, or `full, every size and time divided by 100`.
+    #[must_use]
+    pub fn profile_text(&self) -> String {
+        match self.shrink {
+            Some(by) => format!("{}, every size and time divided by {by} (--shrink)", self.profile),
+            None => self.profile.clone(),
+        }
+    }
 }
 
 /// What the measured programs computed on.

@@ -25,8 +25,9 @@ use std::process::Command;
 
 use clap::ValueEnum as _;
 
+use crate::report::guards::Guards;
 use crate::run::{Folder, write_atomic};
-use crate::{Failure, collect, report, score};
+use crate::{Failure, collect, record, report, score};
 use measure::measure;
 use plan::{Profile, Stage};
 use progress::Progress;
@@ -254,6 +255,9 @@ fn resume(args: &ResumeArgs) -> Result<u8, Failure> {
     })?;
     sbatch.arg(format!("--time={}", plan::longest(profile, profile.stages()).div_ceil(60) + 5));
     sbatch.args(&args.sbatch).arg(&script).args(["--profile", profile.word()]).arg("--resume").arg(&dir);
+    if let Some(by) = folder.run.shrink {
+        sbatch.arg(format!("--shrink={by}"));
+    }
     let shown: Vec<String> = std::iter::once(sbatch.get_program())
         .chain(sbatch.get_args())
         .map(|word| word.to_string_lossy().into_owned())
@@ -286,8 +290,20 @@ fn collect_all(dir: &Path) -> Result<u8, Failure> {
             dir.display()
         )));
     }
+    for line in guards(dir).lines() {
+        text.push_str(&format!("{}\n", report::plain(&line)));
+    }
     report::print(&text)?;
     Ok(0)
+}
+
+/// What the guards of a run said, as its records have it; nothing where there are none yet.
+fn guards(dir: &Path) -> Guards {
+    let records = record::Reader::open(&dir.join("records.jsonl"), None).map(|reader| {
+        reader.flatten().map(|(_, record)| record).filter(|record| record.metric == "guard").collect()
+    });
+    let records: Vec<_> = records.unwrap_or_default();
+    Guards::of_records(&records)
 }
 
 /// Writes a document beside others so that a reader sees the old one or the new one.

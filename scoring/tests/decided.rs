@@ -23,7 +23,7 @@ fn row(metric: &str, subject: &str, params: Value, value: Result<f64, (&'static 
         None => json!({"node": subject}),
     };
     Row {
-        stage: known.stage.split([',', '*']).next().unwrap().to_owned() + "x",
+        stage: known.stage.split([',', '*']).find(|stage| !stage.is_empty()).unwrap_or("audit").to_owned(),
         metric: metric.to_owned(),
         params: params.as_object().unwrap().clone(),
         subject: subject.as_object().unwrap().clone(),

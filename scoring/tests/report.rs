@@ -219,6 +219,19 @@ fn validate(schema: &str, documents: &[&Path]) -> Option<Output> {
     there.then_some(output)
 }
 
+/// A fault that was noticed, with everything that its document may hold.
+fn injected() -> scoring::inject::timeline::Document {
+    serde_json::from_value(serde_json::json!({
+        "schema": scoring::inject::timeline::SCHEMA, "id": "1", "fault": "xid79", "kind": "kernel", "ladder": "l1", "expected": "drain",
+        "node": "n1", "gpu": 0, "pci": "0000:01:00.0", "line": "NVRM: Xid", "read_back": true, "started": "2026-11-30T20:50:00Z",
+        "within": 300.0, "poll": 0.5, "quiet": {"seconds": 5.0, "drained": null, "alarms": []}, "control": null, "alerts": true,
+        "wait_return": 60.0, "named": null, "before": "IDLE",
+        "events": [{"event": "alert", "by": "file", "at": 1.0, "not_before": 0.5, "detail": "seen"},
+            {"event": "drained", "at": 2.0, "not_before": 1.5, "detail": "cmx:xid79"}],
+    }))
+    .unwrap()
+}
+
 /// What a folder and the commands about it write, each by its schema; a key too many is noticed.
 #[test]
 fn every_other_document_is_what_its_schema_says() {
@@ -257,6 +270,18 @@ fn every_other_document_is_what_its_schema_says() {
         ("diff", keep("diff.json", &clustermax(&["diff", dir, golden, "--json"]).stdout), "\"before\""),
         ("acceptance", copy.join("acceptance.json"), "\"accepted\""),
         ("bundle", keep("manifest.json", &manifest.stdout), "\"files\""),
+        ("plan", keep("plan.json", &clustermax(&["suite", "plan", "--json"]).stdout), "\"needs\""),
+        (
+            "suite-status",
+            keep("status.json", &clustermax(&["suite", "status", dir, "--json"]).stdout),
+            "\"guards\"",
+        ),
+        (
+            "audit",
+            keep("audit.json", &clustermax(&["audit", "--scope", "inventory", "--json"]).stdout),
+            "\"observed\"",
+        ),
+        ("inject", keep("inject.json", &serde_json::to_vec(&injected()).unwrap()), "\"not_before\""),
     ];
     documents.extend(stages.into_iter().map(|path| ("stage", path, "\"records\"")));
     for (name, path, key) in documents {

@@ -75,7 +75,7 @@ impl Made {
             schema: record::SCHEMA.to_owned(),
             run: "made".to_owned(),
             cluster: "alpha".to_owned(),
-            stage: known.stage.replace('*', "audit"),
+            stage: known.stage.replace('*', "audit").split(", ").next().unwrap().to_owned(),
             metric: metric.to_owned(),
             value: Some(value),
             unit: known.unit.clone(),

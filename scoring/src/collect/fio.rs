@@ -26,11 +26,11 @@ pub fn node_local(fstype: &str) -> bool {
     NODE_LOCAL.contains(&fstype)
 }
 
-/// Why the results folder of a node is no shared storage; none when it may be. Nodes that are one machine share every
-/// file system of it.
+/// Why the results folder of a node is no shared storage; none when it may be. Also of a run of one node: what lies on its
+/// own disk is nobody else's. Simulated nodes are one machine and share every file system of it.
 pub fn not_shared(raw: &Raw, node: &str) -> Option<String> {
     let run = &raw.folder.run;
-    if run.nodes.len() < 2 || run.simulated {
+    if run.simulated {
         return None;
     }
     let kind = file_system(raw, node, "shared").filter(|kind| node_local(kind))?;

@@ -1,9 +1,11 @@
 //! Guards: what makes a figure mislead although it was measured well. Each guard is one rule over facts, with its own
 //! sentence. Stage `preflight` holds what was seen before anything ran (`facts.txt`, `slurm.txt`, `torch.txt`,
-//! `NODE.gpus.json`); NCCL's log and gloo's interface are looked at afterwards, in stage `collectives`.
+//! `NODE.gpus.json`); NCCL's log and gloo's interface are looked at afterwards, in stage `collectives`, the results
+//! folder's file system in stage `storage`.
 //!
 //! A record `guard` is 1 when the danger was looked for and is not there, 0 when it is, with the sentence; what could not
-//! be looked at is unavailable. A figure is never changed by a guard: it says what the figure is of.
+//! be looked at is unavailable. Records of figures stay as they were measured; the scorer takes the belief from those that
+//! a guard says are of something else than what is rated (`load/guards.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -290,7 +292,36 @@ fn nvml(document: &str) -> Result<Vec<Value>, String> {
     Ok(nvml["gpus"].as_array().cloned().unwrap_or_default())
 }
 
-/// GPUs are cool and idle before the run.
+/// Nobody uses the GPUs before the run.
+#[must_use]
+pub fn gpu_use(document: &str) -> Seen {
+    let gpus = match nvml(document) {
+        Ok(gpus) if gpus.is_empty() => return Clear("no GPU".to_owned()),
+        Ok(gpus) => gpus,
+        Err(why) => return Unseen(why),
+    };
+    let mut looked = false;
+    for gpu in &gpus {
+        let index = gpu["index"].as_u64().unwrap_or(0);
+        let busy = value(&gpu["survey"], "busy_percent").and_then(Value::as_u64);
+        let held = value(&gpu["details"], "processes").and_then(Value::as_array).map(Vec::len);
+        looked |= busy.is_some() || held.is_some();
+        let held = held.unwrap_or(0);
+        if held > 0 || busy.is_some_and(|busy| busy >= 10) {
+            return Misleads(format!(
+                "GPU {index} is in use before anything runs ({held} processes, {} % busy): end them, or figures are of a shared GPU",
+                busy.unwrap_or(0)
+            ));
+        }
+    }
+    if looked {
+        Clear(format!("{} GPUs, none in use", gpus.len()))
+    } else {
+        Unseen("no GPU tells whether it is in use".to_owned())
+    }
+}
+
+/// GPUs are cool before the run.
 #[must_use]
 pub fn gpu_heat(document: &str) -> Seen {
     // An idle GPU of any current board is well below.
@@ -304,14 +335,6 @@ pub fn gpu_heat(document: &str) -> Seen {
     for gpu in &gpus {
         let index = gpu["index"].as_u64().unwrap_or(0);
         let temperature = value(gpu, "temperature").and_then(Value::as_u64);
-        let busy = value(&gpu["survey"], "busy_percent").and_then(Value::as_u64);
-        let held = value(&gpu["details"], "processes").and_then(Value::as_array).map_or(0, Vec::len);
-        if held > 0 || busy.is_some_and(|busy| busy >= 10) {
-            return Misleads(format!(
-                "GPU {index} is in use before anything runs ({held} processes, {} % busy): end them, or figures are of a shared GPU",
-                busy.unwrap_or(0)
-            ));
-        }
         if let Some(temperature) = temperature.filter(|temperature| *temperature >= IDLE) {
             return Misleads(format!(
                 "GPU {index} is at {temperature} C before anything runs, so it may slow down sooner than a cool one; let it cool or look \
@@ -547,7 +570,9 @@ pub(super) fn preflight(raw: &Raw) -> Vec<Record> {
             None => records.push(absent().param("guard", "other_jobs").done()),
         }
         let gpus = raw.file(&format!("{node}.gpus.json"));
-        for (name, rule) in [("gpu_heat", gpu_heat as fn(&str) -> Seen), ("gpu_clocks", gpu_clocks)] {
+        for (name, rule) in
+            [("gpu_use", gpu_use as fn(&str) -> Seen), ("gpu_heat", gpu_heat), ("gpu_clocks", gpu_clocks)]
+        {
             records.push(match gpus {
                 Some(file) => record(raw, file, name, Some(node), rule(&file.text)),
                 None => {
@@ -601,6 +626,35 @@ pub(super) fn collectives(raw: &Raw) -> Vec<Record> {
     records
 }
 
+/// Stage `storage`: what is rated as shared storage is shared. Simulated nodes share every file system of one machine.
+pub(super) fn storage(raw: &Raw) -> Vec<Record> {
+    if raw.folder.run.simulated {
+        return Vec::new();
+    }
+    raw.folder
+        .run
+        .nodes
+        .iter()
+        .map(|node| match raw.file(&format!("{node}.shared.where")) {
+            Some(file) => record(raw, file, "storage_path", Some(node), storage_path(&file.text)),
+            None => raw.absent("guard", "").param("guard", "storage_path").on(node).done(),
+        })
+        .collect()
+}
+
+/// The results folder lies on a file system that several nodes share; `told` is the type as findmnt names it.
+#[must_use]
+pub fn storage_path(told: &str) -> Seen {
+    match told.split_whitespace().next() {
+        Some(kind) if super::fio::node_local(kind) => Misleads(format!(
+            "the results folder lies on {kind}, a file system of one node, so nothing here is of the shared storage; give --results a \
+             folder that is shared"
+        )),
+        Some(kind) => Clear(format!("the results folder lies on {kind}")),
+        None => Unseen("the node did not tell on which file system the results folder lies".to_owned()),
+    }
+}
+
 /// Sentences of the guards that found something, for the job's output: `NODES: sentence`, equal ones together.
 #[must_use]
 pub fn sentences(records: &[Record]) -> Vec<String> {
@@ -652,6 +706,13 @@ mod tests {
         ] {
             is(&gpus(&node(told), &Slurm { gpus: Some(gres), ..Slurm::default() }, torch), expected);
         }
+    }
+
+    #[test]
+    fn a_results_folder_on_one_node_is_noticed() {
+        is(&storage_path("nfs4 server:/home"), "");
+        is(&storage_path("ext4 /dev/sda1"), "lies on ext4, a file system of one node");
+        is(&storage_path("\n"), "?");
     }
 
     #[test]
@@ -716,7 +777,10 @@ mod tests {
             "power_limit_mw":{"value":700000},"default_power_limit_mw":{"value":700000},"clock_events":{"value":1}"#;
         is(&gpu_heat(&one_gpu(34, full, 0)), "");
         is(&gpu_heat(&one_gpu(71, full, 0)), "GPU 0 is at 71 C");
-        is(&gpu_heat(&one_gpu(34, full, 99)), "in use before anything runs");
+        is(&gpu_use(&one_gpu(34, full, 99)), "in use before anything runs");
+        is(&gpu_use(&one_gpu(71, full, 0)), "");
+        let held = r#""processes":{"value":[{"pid":1}]}"#;
+        is(&gpu_use(&one_gpu(34, held, 0)), "1 processes");
         is(&gpu_clocks(&one_gpu(34, full, 0)), "");
         let cap = |from: &str, to: &str| gpu_clocks(&one_gpu(34, &full.replace(from, to), 0));
         is(
@@ -732,6 +796,7 @@ mod tests {
             "thermal slowdown by hardware",
         );
         for bad in ["", "{}", r#"{"nvml":{"value":{"library_missing":"no library","gpus":[]}}}"#] {
+            is(&gpu_use(bad), "?");
             is(&gpu_heat(bad), "?");
             is(&gpu_clocks(bad), "?");
         }

@@ -99,6 +99,9 @@ pub struct Args {
     /// init: what the payloads compute on
     #[arg(long, value_enum, default_value = "cpu")]
     pub hardware: HardwareArg,
+    /// init: every size and time of the profile is divided by this
+    #[arg(long, value_name = "N")]
+    pub shrink: Option<u32>,
     /// init: the folder must hold a run of this cluster and these nodes; prints its finished stages
     #[arg(long)]
     pub resume: bool,
@@ -126,6 +129,7 @@ impl Args {
             hardware: HardwareArg::Cpu,
             resume: false,
             config: None,
+            shrink: None,
         }
     }
 }
@@ -267,6 +271,14 @@ pub fn init(args: &Args) -> Result<Begun, Failure> {
                 found.profile
             )));
         }
+        // Half of a run at another size is no measurement of either.
+        if found.shrink != args.shrink.filter(|by| *by > 1) {
+            let (was, with) = match found.shrink {
+                Some(by) => (format!("with --shrink {by}"), format!("with --shrink {by}")),
+                None => ("without --shrink".to_owned(), "without it".to_owned()),
+            };
+            return Err(Failure::input(format!("{} was measured {was}; resume it {with}", dir.display())));
+        }
         let (mut had, mut have) = (found.nodes.clone(), args.nodes.clone());
         had.sort();
         have.sort();
@@ -321,6 +333,7 @@ pub fn init(args: &Args) -> Result<Begun, Failure> {
             HardwareArg::Cpu => Hardware::Cpu,
             HardwareArg::Gpu => Hardware::Gpu,
         },
+        shrink: args.shrink.filter(|by| *by > 1),
     };
     write(&file, &made)?;
     Ok(Begun { run: run_id, done: Vec::new() })
@@ -371,7 +384,7 @@ pub fn stage(args: &Args) -> Result<String, Failure> {
         "network" => network::read(&raw),
         "s3" => s3::read(&raw),
         "faults" => faults(&raw)?,
-        _ => [fio::read(&raw), storage::read(&raw)].concat(),
+        _ => [fio::read(&raw), storage::read(&raw), guards::storage(&raw)].concat(),
     };
     let mut records = distinct(records);
     if stage == "collectives" {

@@ -51,9 +51,6 @@ const NO_TIME: &str = "no time of the stage was left for it";
 
 /// Why the results folder of these nodes is no shared storage.
 fn local(raw: &Raw, nodes: &[&str]) -> Option<String> {
-    if nodes.len() < 2 {
-        return None;
-    }
     nodes.iter().find_map(|node| fio::not_shared(raw, node))
 }
 

@@ -19,6 +19,7 @@ fn run(hardware: Hardware) -> Run {
         started: "2026-11-30T20:50:00Z".to_owned(),
         simulated: false,
         hardware,
+        shrink: None,
     }
 }
 

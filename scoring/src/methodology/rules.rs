@@ -87,6 +87,8 @@ pub enum NotRatedWhen {
     Simulated,
     /// A record's provenance is synthetic.
     Synthetic,
+    /// `run.json` has `shrink`: only a part of the profile's sizes and times.
+    Shrunk,
 }
 
 /// Why a run is measured and not rated.

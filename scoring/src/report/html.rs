@@ -74,6 +74,7 @@ pub fn render(evaluation: &Evaluation, base: &str) -> String {
     out.push_str("<main id=\"main\">\n");
     page.rating(&mut out);
     page.navigation(&mut out);
+    page.guards(&mut out);
     page.categories(&mut out);
     page.gates(&mut out);
     page.sensitivity(&mut out);
@@ -165,7 +166,7 @@ impl Page<'_> {
         for (name, value) in [
             ("Cluster", run.cluster.as_str()),
             ("Run", &run.run),
-            ("Profile", &run.profile),
+            ("Profile", &run.profile_text()),
             ("Job", run.job.as_deref().unwrap_or("none")),
             ("Nodes", &nodes),
             ("Hardware", hardware),
@@ -179,7 +180,11 @@ impl Page<'_> {
 
     fn navigation(&self, out: &mut String) {
         out.push_str("<nav aria-label=\"Sections\"><ul>\n");
-        let mut links = vec![("categories", "Categories"), ("gates", "Gates")];
+        let mut links = Vec::new();
+        if self.evaluation.loaded.entries.iter().any(|(key, _)| key.metric == "guard") {
+            links.push(("guards", "Guards"));
+        }
+        links.extend([("categories", "Categories"), ("gates", "Gates")]);
         if self.evaluation.rating.not_rated.is_empty() {
             links.push(("sensitivity", "How firm"));
         }

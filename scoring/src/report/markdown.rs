@@ -7,6 +7,7 @@ use crate::judge::Outcome;
 use crate::load::number;
 use crate::rating::{Bounds, percent, tier_name};
 use crate::report::first::{self, Effect, mend};
+use crate::report::guards::{Guards, where_text};
 use crate::score::Evaluation;
 
 /// Text that cannot end a cell, start markup or carry HTML.
@@ -26,6 +27,38 @@ fn text(raw: &str) -> String {
         }
     }
     out
+}
+
+/// What makes the figures mislead, before the figures.
+fn guards(evaluation: &Evaluation, out: &mut String) {
+    let guards = Guards::of(&evaluation.loaded);
+    if guards.is_empty() {
+        return;
+    }
+    out.push_str("\n## Guards against figures that mislead\n\n");
+    if guards.found.is_empty() {
+        out.push_str("Nothing was found that makes a figure mislead.\n\n");
+    }
+    if !guards.found.is_empty() || !guards.unseen.is_empty() {
+        out.push_str("| guard | state | what it says | where | effect |\n|---|---|---|---|---|\n");
+    }
+    let mut row = |guard: &str, state: &str, says: &str, nodes: &[String], effect: &str| {
+        let place = where_text(nodes);
+        let _ = writeln!(out, "| {} | {state} | {} | {} | {effect} |", text(guard), text(says), text(&place));
+    };
+    for one in &guards.found {
+        let effect = match one.unknown {
+            0 => "stated; the figures stand".to_owned(),
+            count => format!("{count} figures are unknown"),
+        };
+        row(&one.guard, "misleads", &one.sentence, &one.nodes, &effect);
+    }
+    for (guard, why, nodes) in &guards.unseen {
+        row(guard, "not seen", why, nodes, "not looked at");
+    }
+    if !guards.clear.is_empty() {
+        let _ = writeln!(out, "\nLooked for and not there: {}.", text(&guards.clear.join(", ")));
+    }
 }
 
 /// The document.
@@ -95,12 +128,13 @@ pub fn render(evaluation: &Evaluation) -> String {
         }
         out.push('\n');
     }
+    guards(evaluation, &mut out);
     out.push_str("\n## Run\n\n| | |\n|---|---|\n");
     let nodes = format!("{} ({})", run.nodes.len(), run.nodes.join(" "));
     for (name, value) in [
         ("cluster", run.cluster.as_str()),
         ("run", &run.run),
-        ("profile", &run.profile),
+        ("profile", &run.profile_text()),
         ("nodes", &nodes),
         ("started", &run.started),
         ("methodology", &format!("{} of {}", rules.methodology, rules.date)),

@@ -2,6 +2,7 @@
 
 mod devices;
 pub mod first;
+pub mod guards;
 pub mod html;
 mod links;
 pub(crate) mod maps;

@@ -28,6 +28,8 @@ tables! {
         "Upper" number, "Pass" number, "Fail" number, "Unknown" number, "Unavail." number, "N/A" number]
     /// Gates.
     GATES "t-gates" ["Criterion" text, "State" text, "What it asks" text, "Why" text]
+    /// What makes figures mislead.
+    GUARDS "t-guards" ["Guard" text, "State" text, "What it says" text, "Where" text, "Effect" text]
     /// Tiers under other weights.
     DRAWS "t-draws" ["Tier" text, "Draws" text, "Share" number]
     /// Tier without each category.

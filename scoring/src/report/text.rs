@@ -14,6 +14,7 @@ const WIDTH: usize = 100;
 pub fn render(evaluation: &Evaluation) -> String {
     let mut out = String::new();
     head(evaluation, &mut out);
+    guards(evaluation, &mut out);
     categories(evaluation, &mut out);
     gates(evaluation, &mut out);
     sensitivity(evaluation, &mut out);
@@ -61,7 +62,8 @@ fn head(evaluation: &Evaluation, out: &mut String) {
     line(out, &format!("ClusterMAX for Slurm: {}", evaluation.headline().to_uppercase()));
     line(out, &"=".repeat(WIDTH));
     let job = run.job.as_ref().map(|job| format!(", job {job}")).unwrap_or_default();
-    line(out, &plain(&format!("run {}, cluster {}, profile {}{job}", run.run, run.cluster, run.profile)));
+    let profile = run.profile_text();
+    line(out, &plain(&format!("run {}, cluster {}, profile {profile}{job}", run.run, run.cluster)));
     let nodes = format!("{} nodes: {}; started {}", run.nodes.len(), run.nodes.join(" "), run.started);
     wrapped(out, "", "  ", &plain(&nodes));
     line(out, &format!("methodology {} of {}", rules.methodology, rules.date));
@@ -79,6 +81,18 @@ fn head(evaluation: &Evaluation, out: &mut String) {
         wrapped(out, "", "", "Everything that was measured is below; it says nothing about GPUs.");
     }
     wrapped(out, "", "", &rules.notice);
+}
+
+/// What makes the figures mislead; what could not be looked at stands in the other reports.
+fn guards(evaluation: &Evaluation, out: &mut String) {
+    let guards = super::guards::Guards::of(&evaluation.loaded);
+    if guards.is_empty() {
+        return;
+    }
+    title(out, "Guards against figures that mislead");
+    for text in guards.lines() {
+        wrapped(out, "  ", "    ", &plain(&text));
+    }
 }
 
 fn categories(evaluation: &Evaluation, out: &mut String) {

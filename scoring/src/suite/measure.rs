@@ -172,6 +172,9 @@ pub fn measure(args: &RunArgs) -> Result<u8, Failure> {
             length(limit),
             length(progress.left())
         ));
+        for line in plan::criteria_lines(stage) {
+            say(line);
+        }
         progress.start(stage.name);
         let line = one_stage(&mut bench, limit, &mut failed)?;
         progress.end(stage.name);
@@ -199,7 +202,7 @@ pub fn measure(args: &RunArgs) -> Result<u8, Failure> {
 
 /// What the guards of a stage found, said at once: the run goes on, and whoever reads along may end it.
 fn guards(results: &Path, stage: &str) -> Vec<String> {
-    if !matches!(stage, "preflight" | "collectives") {
+    if !matches!(stage, "preflight" | "collectives" | "storage") {
         return Vec::new();
     }
     let Ok(reader) = record::Reader::open(&results.join("records.jsonl"), None) else { return Vec::new() };
@@ -333,6 +336,7 @@ fn begin_run(args: &RunArgs, job: &Job, torch: &Torch) -> Result<(collect::Begun
             collect::HardwareArg::Cpu
         },
         resume,
+        shrink: args.shrink,
         config: args.config.clone(),
         job: Some(job.id.clone()),
         ..collect::Args::of("init", dir)

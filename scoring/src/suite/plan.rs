@@ -349,11 +349,8 @@ pub fn to_text(profile: Profile, stages: &[&Stage], methodology: &Methodology) -
             length(stage.limit(profile)),
             stage.measures
         ));
-        if !stage.needs.is_empty() {
-            text.push_str(&format!("  needs    {}; without: unavailable, never zero\n", stage.needs));
-        }
-        for (metric, rule) in stage.success {
-            text.push_str(&format!("  success  {metric} {rule}\n"));
+        for line in criteria_lines(stage) {
+            text.push_str(&format!("{}\n", line.strip_prefix("  ").unwrap_or(&line)));
         }
         let criteria: Vec<&str> = criteria(stage, methodology).collect();
         if !criteria.is_empty() {
@@ -361,6 +358,19 @@ pub fn to_text(profile: Profile, stages: &[&Stage], methodology: &Methodology) -
         }
     }
     text
+}
+
+/// What a stage needs and what counts as success, for a person, before it runs.
+pub fn criteria_lines(stage: &Stage) -> Vec<String> {
+    let mut lines = Vec::new();
+    if !stage.needs.is_empty() {
+        lines.push(format!("    needs    {}; without: unavailable, never zero", stage.needs));
+    }
+    if stage.success.is_empty() {
+        lines.push("    success  it ends; what it finds is judged criterion by criterion".to_owned());
+    }
+    lines.extend(stage.success.iter().map(|(metric, rule)| format!("    success  {metric} {rule}")));
+    lines
 }
 
 /// Seconds for a person: `45 s`, `12 min`, `8 h 20 min`.

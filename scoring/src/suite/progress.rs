@@ -131,7 +131,7 @@ pub fn status(dir: &Path, as_json: bool) -> Result<u8, Failure> {
         "run {} on cluster {}, profile {}, nodes {}\n",
         report::plain(&folder.run.run),
         report::plain(&folder.run.cluster),
-        report::plain(&folder.run.profile),
+        report::plain(&folder.run.profile_text()),
         report::plain(&folder.run.nodes.join(","))
     );
     for name in names {
@@ -174,6 +174,10 @@ pub fn status(dir: &Path, as_json: bool) -> Result<u8, Failure> {
             "longest_seconds": profile.and_then(|profile| Some(super::plan::stage(name)?.limit(profile))),
         }));
     }
+    let guards = super::guards(dir);
+    for line in guards.lines() {
+        text.push_str(&format!("  {}\n", report::plain(&line)));
+    }
     match (&alive, &job) {
         _ if complete => text.push_str("complete\n"),
         (Some(state), Some(job)) => {
@@ -196,6 +200,15 @@ pub fn status(dir: &Path, as_json: bool) -> Result<u8, Failure> {
             "longest_seconds_left": if alive.is_some() { progress.map(|progress| progress.left()) } else { None },
             "missing": missing,
             "stages": rows,
+            "profile": folder.run.profile,
+            "shrink": folder.run.shrink,
+            "guards": guards.found.iter().map(|one| json!({
+                "guard": one.guard, "sentence": one.sentence, "nodes": one.nodes,
+            })).collect::<Vec<_>>(),
+            "guards_not_seen": guards.unseen.iter().map(|(guard, why, nodes)| json!({
+                "guard": guard, "reason": why, "nodes": nodes,
+            })).collect::<Vec<_>>(),
+            "guards_clear": guards.clear,
         });
         text = format!("{document:#}\n");
     }
