@@ -17,10 +17,16 @@
 set -u
 export CMX_BEGIN=${EPOCHREALTIME/,/.}
 
+# A job may come without any (sbatch --export=NONE): what stands in PATH goes first.
+export PATH=${PATH:+$PATH:}/usr/local/bin:/usr/bin:/bin:/opt/slurm/bin
+
 # Slurm runs a copy of this script from its spool folder, so $0 says nothing there. What was submitted, Slurm remembers.
 script=$0
 if [[ -n ${SLURM_JOB_ID:-} ]]; then
-    script=$(squeue -h -j "$SLURM_JOB_ID" -o %o 2>/dev/null) || script=$0
+    script=$(squeue -h -j "$SLURM_JOB_ID" -o %o 2>/dev/null) || {
+        script=$0
+        echo "clustermax-suite.sh: squeue does not tell what was submitted; is it in PATH ($PATH)?" >&2
+    }
 fi
 # Some releases put its arguments after it.
 here=${script%%/clustermax-suite.sh*}

@@ -9,6 +9,7 @@ pub mod collectives;
 pub mod inference;
 pub mod launch;
 pub mod lifecycle;
+pub mod lock;
 pub mod measure;
 pub mod network;
 pub mod plan;

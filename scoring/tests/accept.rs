@@ -104,3 +104,27 @@ fn a_criterion_that_is_only_declared_is_not_measured() {
     let (code, json, text) = accept(&run, line);
     assert_eq!((code, &json["lines"][0]["answer"]), (1, &Value::from("not_measured")), "{text}");
 }
+
+/// A few seconds of what the profile measures for hours are no evidence of it.
+#[test]
+fn a_shrunk_run_meets_no_contract_and_is_not_rated() {
+    let run = measured(&[
+        ("gpu_missing", Some(0.0), "", "{}", r#"{"node":"n1"}"#),
+        ("gpu_missing", Some(0.0), "", "{}", r#"{"node":"n2"}"#),
+    ]);
+    let file = run.path().join("run.json");
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, text.replace("\"hardware\"", "\"shrink\":100,\"hardware\"")).unwrap();
+    let (code, json, text) = accept(&run, MISSING);
+    assert_eq!((code, &json["accepted"]), (1, &Value::from(false)), "{text}");
+    assert!(
+        text.contains("profile demo, every size and time divided by 100") && text.contains("SHRUNK"),
+        "{text}"
+    );
+    let score = Command::new(env!("CARGO_BIN_EXE_clustermax")).arg("score").arg(run.path()).output().unwrap();
+    let text = String::from_utf8_lossy(&score.stdout).into_owned();
+    assert_eq!(score.status.code(), Some(1), "{text}");
+    assert!(text.contains("NOT RATED") && text.contains("--shrink"), "{text}");
+    let page = fs::read_to_string(run.path().join("report.html")).unwrap();
+    assert!(page.contains("divided by 100"), "the page says so too");
+}

@@ -301,14 +301,17 @@ pub fn init(args: &Args) -> Result<Begun, Failure> {
     }
     let run_id = need(&args.run, "--run")?;
     let file = dir.join("run.json");
-    if file.exists() {
+    let taken = || {
         let held =
             Folder::open(dir).map_or_else(|_| "a run".to_owned(), |folder| format!("run {}", folder.run.run));
-        return Err(Failure::input(format!(
+        Failure::input(format!(
             "{} already holds {held}; continue it with --resume {}, or give --results another folder",
             dir.display(),
             dir.display()
-        )));
+        ))
+    };
+    if file.exists() {
+        return Err(taken());
     }
     let io = |path: &Path, error: io::Error| {
         Failure::input(format!(
@@ -335,6 +338,11 @@ pub fn init(args: &Args) -> Result<Begun, Failure> {
         },
         shrink: args.shrink.filter(|by| *by > 1),
     };
+    // Of two jobs that begin in one folder at once, one is first.
+    std::fs::File::create_new(&file).map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => taken(),
+        _ => io(&file, error),
+    })?;
     write(&file, &made)?;
     Ok(Begun { run: run_id, done: Vec::new() })
 }

@@ -536,3 +536,30 @@ fn a_burn_in_says_what_it_proves_and_what_not() {
     }
     assert_eq!(find(&read(&[rank(0, 0, true)]), "burnin_wrong", &[("node", "n2")]).state, State::Unknown);
 }
+
+#[test]
+fn a_shrunk_run_says_so_and_is_resumed_at_its_own_size_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("r");
+    let args = |resume: bool, shrink: Option<u32>| Args {
+        run: Some("r1".to_owned()),
+        cluster: Some("c".to_owned()),
+        nodes: vec!["n1".to_owned()],
+        resume,
+        shrink,
+        ..Args::of("init", &path)
+    };
+    init(&args(false, Some(50))).unwrap();
+    assert_eq!(Folder::open(&path).unwrap().run.shrink, Some(50));
+    for other in [None, Some(2)] {
+        let refused = init(&args(true, other)).unwrap_err().message;
+        assert!(refused.contains("with --shrink 50"), "{refused}");
+    }
+    assert!(init(&args(true, Some(50))).is_ok());
+    let whole = dir.path().join("w");
+    init(&Args { dir: whole.clone(), ..args(false, Some(1)) }).unwrap();
+    let text = fs::read_to_string(whole.join("run.json")).unwrap();
+    assert!(!text.contains("shrink"), "{text}");
+    let twice = init(&Args { dir: whole.clone(), ..args(false, None) }).unwrap_err().message;
+    assert!(twice.contains("already holds run r1"), "{twice}");
+}

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use crate::entries::{Entry, Key};
 use crate::load::Loaded;
+use crate::run::Hardware;
 
 /// Whose figures a guard is about.
 struct Scope {
@@ -98,7 +99,10 @@ pub(super) fn apply(loaded: &mut Loaded) {
         if entry.believed().is_none() {
             continue;
         }
-        for scope in SCOPES.iter().filter(|scope| scope.covers(key, entry)) {
+        // A run on processors is not rated, and its figures say that they are of processors.
+        let of_processors = loaded.run.hardware == Hardware::Cpu;
+        let scopes = SCOPES.iter().filter(|scope| !(of_processors && scope.guard == "gpus"));
+        for scope in scopes.filter(|scope| scope.covers(key, entry)) {
             let why = found.get(scope.guard).and_then(|of| against(scope.guard, of, key));
             if let Some(why) = why.or_else(|| lost.clone()) {
                 entry.flaw = Some(why.into_boxed_str());

@@ -9,11 +9,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use clap::ValueEnum as _;
 
 use super::bench::{Bench, Device, Stop, Torch};
+use super::lock::Lock;
 use super::plan::{self, Profile, Stage, length};
 use super::progress::Progress;
 use super::slurm::Job;
 use super::{RunArgs, launch, lifecycle, selected, slurm, stuck};
 use crate::collect::{self, StageState};
+use crate::report::guards::where_text;
 use crate::run::Folder;
 use crate::{Failure, accept, record, score};
 
@@ -89,6 +91,7 @@ pub fn measure(args: &RunArgs) -> Result<u8, Failure> {
     bench.torch = look_for_torch(&mut bench, scratch.path())?;
 
     let (begun, results) = begin_run(args, &bench.job, &bench.torch)?;
+    let _lock = Lock::take(&results, &bench.job.id)?;
     bench.results = results.clone();
     if let Some(contract) = &contract {
         accept::keep(contract, &results)?;
@@ -97,7 +100,7 @@ pub fn measure(args: &RunArgs) -> Result<u8, Failure> {
         "run {} on cluster {}: nodes {} ({}), {}, results in {}",
         begun.run,
         bench.job.cluster,
-        bench.nodes.join(","),
+        where_text(&bench.nodes),
         bench.nodes.len(),
         if bench.torch.device == Device::Cuda { "cuda" } else { "cpu" },
         results.display()
@@ -154,7 +157,7 @@ pub fn measure(args: &RunArgs) -> Result<u8, Failure> {
         bench.stage = stage;
         let limit = limit(stage);
         if bench.terminated.load(Ordering::Relaxed) {
-            let reason = "the job's time was up before the stage could start".to_owned();
+            let reason = "the job was told to end (its time was up, or it was cancelled or preempted) before the stage could start".to_owned();
             let args = collect::Args {
                 state: Some(StageState::Deadline),
                 reason: Some(reason),
@@ -257,7 +260,11 @@ fn one_stage(bench: &mut Bench, limit: u32, failed: &mut bool) -> Result<String,
             let why = format!("the stage was stopped at its deadline of {limit} s");
             (StageState::Deadline, None, Some(seen.map_or(why.clone(), |seen| format!("{why}; {seen}"))))
         }
-        Err(Stop::Terminated) => (StageState::Deadline, None, Some("the job's time was up".to_owned())),
+        Err(Stop::Terminated) => (
+            StageState::Deadline,
+            None,
+            Some("the job was told to end: its time was up, or it was cancelled or preempted".to_owned()),
+        ),
     };
     *failed |= matches!(state, StageState::Failed | StageState::Deadline);
     let args = collect::Args {
@@ -268,11 +275,15 @@ fn one_stage(bench: &mut Bench, limit: u32, failed: &mut bool) -> Result<String,
         reason: reason.clone(),
         ..bench_args(bench)
     };
-    let summary = collect::stage(&args).unwrap_or_else(|failure| {
+    let collected = collect::stage(&args);
+    let recorded = collected.is_ok();
+    let summary = collected.unwrap_or_else(|failure| {
         *failed = true;
         format!(": {failure}")
     });
     let word = state.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+    // Whatever it did, a resumed run has to do it again.
+    let word = if recorded { word } else { format!("{word}, but not recorded,") };
     Ok(format!(
         "{word} in {seconds:.1} s; {}{}",
         summary.split_once(": ").map_or(summary.as_str(), |(_, counts)| counts),

@@ -1,7 +1,7 @@
 //! What Slurm says of the job that the suite runs in. Every command has a deadline: a controller that is away must not
 //! hold a run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::Failure;
+use crate::sla::hostlist;
 
 /// How long one Slurm command may take.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -158,9 +159,10 @@ pub fn neighbours(job: &Job, of: &[String]) -> Option<String> {
             text.push_str(&format!("node {node} {} {used} {own}\n", field("Gres=").unwrap_or("(null)")));
         }
     }
-    for (id, list) in jobs.lines().filter_map(|line| line.split_once('|')).take(100) {
+    let ours: BTreeSet<&String> = of.iter().collect();
+    for (id, list) in jobs.lines().filter_map(|line| line.split_once('|')) {
         if id != job.id {
-            for node in nodes(list).iter().filter(|node| of.contains(node)) {
+            for node in hostlist::expand(list).unwrap_or_default().iter().filter(|node| ours.contains(node)) {
                 text.push_str(&format!("job {node} {id}\n"));
             }
         }
