@@ -89,6 +89,13 @@ fn the_demo_profile_ends_in_a_score_and_a_report() {
     let text = std::fs::read_to_string(&log).unwrap_or_default();
     assert_eq!(said.code, 0, "{}\n{text}", said.err);
 
+    // What counts as success stood there before the stage ran.
+    let place = |part: &str| text.find(part).unwrap_or_else(|| panic!("no {part:?} in {text}"));
+    assert!(place("gemm: at most") < place("success  gemm_wrong = 0"), "{text}");
+    assert!(place("success  gemm_wrong = 0") < place("gemm: done in"), "{text}");
+    assert!(place("needs    fio; without: unavailable") < place("storage: done in"), "{text}");
+    documents_keep_their_schemas(&c, &results);
+
     // Everything measured, and every record traced to its raw output.
     let records = records(&results);
     for (stage, metric) in [
@@ -151,6 +158,15 @@ fn the_demo_profile_ends_in_a_score_and_a_report() {
         "{report}"
     );
     assert_eq!(score["rating"]["state"], "not_rated", "{}", score["rating"]);
+    // GPUs were given and torch can use none: said before any figure, in the report and by `suite status`.
+    let guards = report.find("Guards against figures that mislead").expect("a section of guards");
+    assert!(guards < report.find("Measured (").expect("figures"), "{report}");
+    assert!(
+        report[guards..]
+            .contains("MISLEADS gpus (n1 n2): the job holds 8 GPUs a node and torch can use none")
+    );
+    let status = run(Command::new(program("clustermax")).args(["suite", "status"]).arg(&results));
+    assert!(status.code == 0 && status.out.contains("MISLEADS gpus (n1 n2)"), "{}{}", status.out, status.err);
 
     // The same input gives the same bytes.
     let before = std::fs::read(results.join("score.json")).expect("score.json");
@@ -180,6 +196,30 @@ fn the_demo_profile_ends_in_a_score_and_a_report() {
     let text = std::fs::read_to_string(&log).unwrap_or_default();
     assert_eq!(said.code, 2, "{text}");
     assert!(text.contains("another"), "{text}");
+}
+
+/// What only a run writes, by the published schemas; nothing where Python has no jsonschema.
+fn documents_keep_their_schemas(c: &Cluster, results: &Path) {
+    let status = c.scratch().join("status.json");
+    let said = run(Command::new(program("clustermax")).args(["suite", "status", "--json"]).arg(results));
+    std::fs::write(&status, said.out).expect("status.json");
+    let python = "import sys\ntry:\n    import jsonschema\nexcept ImportError:\n    sys.exit()\nimport json\n\
+                  for schema, document in zip(sys.argv[1::2], sys.argv[2::2]):\n    \
+                  jsonschema.validate(json.load(open(document)), json.load(open(schema)))";
+    let mut check = Command::new("/usr/bin/python3");
+    check.args(["-c", python]);
+    for (schema, document) in [
+        ("suite-status", status),
+        ("progress", results.join("progress.json")),
+        ("run", results.join("run.json")),
+        ("stage", results.join("stages/gemm.json")),
+        ("audit", results.join("raw/audit/cluster.json")),
+        ("audit", results.join("raw/audit/node-n2.json")),
+    ] {
+        check.arg(project().join(format!("docs/schemas/{schema}.schema.json"))).arg(document);
+    }
+    let said = run(&mut check);
+    assert_eq!(said.code, 0, "{}", said.err);
 }
 
 /// Waits until something is there.
