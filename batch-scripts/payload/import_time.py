@@ -1,9 +1,9 @@
 """Time that `python3 -c "import torch"` takes on this node, cold and warm.
 
-Cold: the files of the package are dropped from this node's page cache first (posix_fadvise DONTNEED, which an
-ordinary user may do). Pages that another process has mapped stay, so cold is a lower bound on a busy node.
-Root drops the whole cache (drop_caches); the document says which it was, and on what kind of file system
-torch lies.
+Cold: every file that an import before it opened (modules, and shared libraries wherever they lie) is dropped
+from this node's page cache first (posix_fadvise DONTNEED, which an ordinary user may do). Pages that another
+process has mapped stay, and so does what a file server keeps: cold is a lower bound. Root drops the whole
+cache (drop_caches); the document says which it was, how much, and on what kind of file system torch lies.
 """
 
 import argparse
@@ -17,18 +17,36 @@ from pathlib import Path
 from common import node_name, now, simulated, write_json
 
 
-def drop_from_cache(folder):
-    """Drops every file below the folder from the page cache."""
-    for path, _, files in os.walk(folder):
-        for name in files:
-            try:
-                fd = os.open(Path(path) / name, os.O_RDONLY)
-            except OSError:
-                continue
-            try:
-                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(fd)
+# What an import has open at its end: CUDA's libraries and the system's lie outside of torch's folder.
+OPENED = """
+import sys, torch
+found = {m.__dict__.get(key) for m in list(sys.modules.values()) for key in ("__file__", "__cached__")}
+for line in open("/proc/self/maps"):
+    found.add(line.rstrip().split(None, 5)[-1])
+print(*sorted(f for f in found if isinstance(f, str) and f.startswith("/")), sep="\\n")
+"""
+
+
+def opened():
+    """The files that an import of torch opens; a CalledProcessError where it fails."""
+    done = subprocess.run([sys.executable, "-c", OPENED], capture_output=True, text=True, check=True)
+    return [line for line in done.stdout.splitlines() if line.startswith("/")]
+
+
+def drop_from_cache(paths):
+    """Drops the files from the page cache; how many there were and their bytes."""
+    count = size = 0
+    for path in paths:
+        try:
+            fd = os.open(path, os.O_RDONLY)
+        except OSError:
+            continue
+        try:
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            count, size = count + 1, size + os.fstat(fd).st_size
+        finally:
+            os.close(fd)
+    return count, size
 
 
 def drop_all():
@@ -88,11 +106,10 @@ def main():
         document["detail"] = f"{sys.executable} has no torch on {node_name()}; choose another with --python"
     else:
         folders = list(spec.submodule_search_locations or [])
-        for folder in folders:
-            drop_from_cache(folder)
-        document["dropped"] = "drop_caches" if drop_all() else "posix_fadvise"
         document["fstype"] = file_system(os.path.realpath(folders[0])) if folders else None
         try:
+            document["dropped_files"], document["dropped_bytes"] = drop_from_cache(opened())
+            document["dropped"] = "drop_caches" if drop_all() else "posix_fadvise"
             document["cold_seconds"], document["torch"] = once()
             if not args.cold:
                 document["warm_seconds"], _ = once()

@@ -4,13 +4,14 @@
 //! objects lie below `clustermax-bench/` in the bucket, a few dozen a client, and are deleted at the end. What comes back
 //! is compared with what was sent.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rusty_s3::{Bucket, Credentials, S3Action as _, UrlStyle};
 use serde::{Deserialize, Serialize};
+use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
 use crate::{Failure, run};
 
@@ -20,6 +21,8 @@ pub const SCHEMA: &str = "clustermax-s3/1";
 const OBJECTS: u64 = 16;
 /// Longest time of one request.
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// Requests that fail one after the other before a test is given up.
+const IN_A_ROW: u32 = 5;
 /// How long a presigned URL holds.
 const SIGNED: Duration = Duration::from_secs(900);
 
@@ -44,6 +47,9 @@ pub struct Args {
     /// Seconds of each test
     #[arg(long, default_value = "2", value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub seconds: u32,
+    /// Longest time in seconds until the service takes a connection, and answers the first request of all
+    #[arg(long, default_value = "10", value_parser = clap::value_parser!(u32).range(1..=30))]
+    pub patience: u32,
     /// Object sizes in bytes
     #[arg(long, value_delimiter = ',', default_values_t = [4096, 8 << 20])]
     pub sizes: Vec<u64>,
@@ -66,6 +72,9 @@ pub struct Document {
     pub complete: bool,
     /// Why not, or the first error of any test.
     pub detail: Option<String>,
+    /// Object sizes that were to be tested.
+    #[serde(default)]
+    pub sizes: Vec<u64>,
     /// One operation and size each.
     pub rows: Vec<Row>,
 }
@@ -91,11 +100,44 @@ pub struct Row {
     pub ms: Option<[f64; 5]>,
 }
 
+impl Row {
+    /// A test in which nothing succeeded.
+    fn of(op: Op, clients: &[Client<'_>], errors: u64) -> Self {
+        Self {
+            op: if op == Op::Put { "put" } else { "get" }.to_owned(),
+            size: clients.first().map_or(0, |client| client.size),
+            clients: clients.len() as u32,
+            seconds: 0.0,
+            requests: 0,
+            errors,
+            wrong: 0,
+            ms: None,
+        }
+    }
+}
+
 /// Where the objects go.
 pub struct Target {
     /// The bucket.
     pub bucket: Bucket,
     credentials: Credentials,
+    roots: Option<RootCerts>,
+}
+
+/// The authorities of a PEM file, which AWS_CA_BUNDLE names for S3's own tools too.
+fn authorities(path: &str) -> Result<RootCerts, String> {
+    let text =
+        std::fs::read(path).map_err(|error| format!("AWS_CA_BUNDLE names {path}: {error}; mend it"))?;
+    let found: Vec<Certificate<'static>> = parse_pem(&text)
+        .filter_map(|item| match item {
+            Ok(PemItem::Certificate(certificate)) => Some(certificate),
+            _ => None,
+        })
+        .collect();
+    if found.is_empty() {
+        return Err(format!("AWS_CA_BUNDLE names {path}, which holds no certificate in PEM; mend it"));
+    }
+    Ok(RootCerts::new_with_certs(&found))
 }
 
 fn env(names: &[&str]) -> Option<String> {
@@ -134,8 +176,66 @@ impl Target {
             Some(token) => Credentials::new_with_token(key, secret, token),
             None => Credentials::new(key, secret),
         };
-        Ok(Self { bucket, credentials })
+        let roots = env(&["AWS_CA_BUNDLE"]).map(|path| authorities(&path)).transpose()?;
+        Ok(Self { bucket, credentials, roots })
     }
+
+    /// A connection of its own.
+    fn agent(&self, connect: Duration, timeout: Duration) -> ureq::Agent {
+        let mut tls = TlsConfig::builder();
+        if let Some(roots) = &self.roots {
+            tls = tls.root_certs(roots.clone());
+        }
+        ureq::Agent::config_builder()
+            .tls_config(tls.build())
+            .timeout_connect(Some(connect))
+            .timeout_global(Some(timeout))
+            .http_status_as_error(false)
+            // S3's redirects are to another region, for which nothing is signed.
+            .max_redirects(0)
+            .build()
+            .into()
+    }
+}
+
+/// What to do about an answer that is none, by S3's error code or the client's words.
+fn mend(error: &str) -> &'static str {
+    const MENDS: [(&[&str], &str); 10] = [
+        (&["NoSuchBucket"], "create the bucket, or set CLUSTERMAX_S3_BUCKET to one that is there"),
+        (
+            &["InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "ExpiredToken"],
+            "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN",
+        ),
+        (
+            &[
+                "AuthorizationHeaderMalformed",
+                "AuthorizationQueryParametersError",
+                "PermanentRedirect",
+                "HTTP 301",
+            ],
+            "set AWS_REGION to the bucket's region",
+        ),
+        (
+            &["RequestTimeTooSkewed", "RequestExpired"],
+            "set this node's clock: S3 takes 15 minutes of difference",
+        ),
+        (
+            &["HTTP 403"],
+            "let these credentials put, get and delete objects in the bucket, and check the node's clock",
+        ),
+        (&["SlowDown", "HTTP 503", "HTTP 429"], "the service limits its requests: ask for a higher limit"),
+        (
+            &["UnknownIssuer", "certificate", "Certificate"],
+            "name the file of the service's authority in AWS_CA_BUNDLE, and check the certificate's host and dates",
+        ),
+        (&["timeout"], "see that nodes reach the address and that the service answers"),
+        (&["refused", "resolve", "lookup", "host", "unreachable"], "check AWS_ENDPOINT_URL_S3"),
+        (&["HTTP 507", "InsufficientStorage", "QuotaExceeded"], "free space in the bucket"),
+    ];
+    MENDS
+        .iter()
+        .find(|(words, _)| words.iter().any(|word| error.contains(word)))
+        .map_or("see the service's log", |(_, mend)| *mend)
 }
 
 /// What a client does to an object.
@@ -173,6 +273,17 @@ impl Client<'_> {
         }
         bytes.truncate(self.size as usize);
         bytes
+    }
+
+    /// The first request of all: one object is put, in less time than a service that hangs takes.
+    fn probe(&self, patience: Duration) -> Result<(), String> {
+        let first = Client {
+            target: self.target,
+            agent: self.target.agent(patience, patience),
+            prefix: self.prefix.clone(),
+            size: self.size,
+        };
+        first.request(Op::Put, 0, &self.content(0)).map(|_| ())
     }
 
     /// One request; true when a GET's bytes are right.
@@ -220,6 +331,8 @@ struct Seen {
     first_error: Option<String>,
     /// A service that refuses everything is not asked ten thousand times.
     in_a_row: u32,
+    /// A request timed out: what it did is not known, and the next one may hang as long.
+    hung: bool,
 }
 
 fn test(clients: &[Client<'_>], op: Op, seconds: u32) -> (Row, Option<String>) {
@@ -250,8 +363,9 @@ fn test(clients: &[Client<'_>], op: Op, seconds: u32) -> (Row, Option<String>) {
                             Err(error) => {
                                 seen.errors += 1;
                                 seen.in_a_row += 1;
+                                seen.hung |= error.starts_with("timeout");
                                 seen.first_error.get_or_insert(error);
-                                if seen.in_a_row >= 5 {
+                                if seen.in_a_row >= IN_A_ROW || (seen.hung && seen.ms.is_empty()) {
                                     hopeless.store(true, Ordering::Relaxed);
                                 }
                             }
@@ -267,19 +381,24 @@ fn test(clients: &[Client<'_>], op: Op, seconds: u32) -> (Row, Option<String>) {
     let mut ms: Vec<f64> = seen.iter().flat_map(|one| one.ms.iter().copied()).collect();
     ms.sort_by(f64::total_cmp);
     let row = Row {
-        op: if op == Op::Put { "put" } else { "get" }.to_owned(),
-        size: clients.first().map_or(0, |client| client.size),
-        clients: clients.len() as u32,
         seconds: elapsed,
         requests: ms.len() as u64,
-        errors: seen.iter().map(|one| one.errors).sum(),
         wrong: seen.iter().map(|one| one.wrong).sum(),
         ms: (!ms.is_empty()).then(|| {
             let rank = |share: f64| ms[((share * ms.len() as f64).ceil() as usize).clamp(1, ms.len()) - 1];
             [rank(0.5), rank(0.9), rank(0.99), rank(0.999), ms[ms.len() - 1]]
         }),
+        ..Row::of(op, clients, seen.iter().map(|one| one.errors).sum())
     };
     (row, seen.into_iter().find_map(|one| one.first_error))
+}
+
+fn write(out: &Path, document: &Document) -> Result<(), Failure> {
+    let mut text = serde_json::to_string_pretty(document).map_err(Failure::input)?;
+    text.push('\n');
+    run::write_atomic(out, text.as_bytes()).map_err(|error| {
+        Failure::input(format!("cannot write {}: {error}; give a writable folder", out.display()))
+    })
 }
 
 /// Runs the tests and writes the document, also when the service fails: then it says why.
@@ -302,27 +421,49 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
         started: crate::audit::now(),
         complete: false,
         detail: None,
+        sizes: args.sizes.clone(),
         rows: Vec::new(),
     };
-    let agent = || -> ureq::Agent {
-        ureq::Agent::config_builder().timeout_global(Some(TIMEOUT)).http_status_as_error(false).build().into()
-    };
     let run_id = format!("clustermax-bench/{}-{}", node, std::process::id());
-    'sizes: for &size in &args.sizes {
+    // Stands when this program is killed.
+    document.detail = Some(format!(
+        "it was stopped before its end: objects below {run_id}/ may be left in bucket {}; delete them",
+        document.bucket
+    ));
+    write(&out, &document)?;
+    document.detail = None;
+    let patience = Duration::from_secs(args.patience.into());
+    let mut left = false;
+    for (index, &size) in args.sizes.iter().enumerate() {
         let clients: Vec<Client<'_>> = (0..args.clients)
             .map(|number| Client {
                 target: &target,
-                agent: agent(),
+                agent: target.agent(patience, TIMEOUT),
                 prefix: format!("{run_id}/{number}"),
                 size,
             })
             .collect();
-        let mut failed = false;
+        let (mut put, mut failed) = (false, false);
         for op in [Op::Put, Op::Get] {
-            let (row, error) = test(&clients, op, args.seconds);
+            // A service that does not work at all is told by one request.
+            let probed = match clients.first().filter(|_| index == 0 && op == Op::Put) {
+                Some(client) => client.probe(patience),
+                None => Ok(()),
+            };
+            let (row, error) = match probed {
+                Ok(()) => test(&clients, op, args.seconds),
+                Err(error) => (Row::of(op, &clients, 1), Some(error)),
+            };
             failed = row.requests == 0;
+            put |= op == Op::Put && !failed;
             if let Some(error) = error {
-                let first = format!("{} of {size} bytes at {}: {error}", row.op, document.endpoint);
+                let first = format!(
+                    "{} of {size} bytes at {}, bucket {}: {error}; {}",
+                    row.op,
+                    document.endpoint,
+                    document.bucket,
+                    mend(&error)
+                );
                 document.detail.get_or_insert(first);
             }
             document.rows.push(row);
@@ -330,26 +471,24 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
                 break;
             }
         }
-        for client in &clients {
-            for number in 0..OBJECTS {
-                if !failed && client.request(Op::Delete, number, &[]).is_err() {
-                    document
-                        .detail
-                        .get_or_insert(format!("objects below {run_id} could not be deleted; delete them"));
-                }
-            }
-        }
+        let mut objects = clients.iter().flat_map(|client| (0..OBJECTS).map(move |number| (client, number)));
+        // One that cannot be deleted is enough to tell: each may take the longest time of a request.
+        left |= put && !objects.all(|(client, number)| client.request(Op::Delete, number, &[]).is_ok());
         if failed {
-            break 'sizes;
+            break;
         }
+    }
+    if left {
+        let more = format!(
+            "objects below {run_id}/ in bucket {} could not be deleted: delete them",
+            document.bucket
+        );
+        document.detail =
+            Some(document.detail.take().map(|first| format!("{first}; {more}")).unwrap_or(more));
     }
     document.complete =
         document.rows.len() == args.sizes.len() * 2 && document.rows.iter().all(|row| row.requests > 0);
-    let mut text = serde_json::to_string_pretty(&document).map_err(Failure::input)?;
-    text.push('\n');
-    run::write_atomic(&out, text.as_bytes()).map_err(|error| {
-        Failure::input(format!("cannot write {}: {error}; give a writable folder", out.display()))
-    })?;
+    write(&out, &document)?;
     if !document.complete {
         eprintln!("clustermax: {}", document.detail.as_deref().unwrap_or("the S3 service did not answer"));
     }

@@ -24,6 +24,8 @@ struct Import {
     warm_seconds: Option<f64>,
     #[serde(default)]
     detail: String,
+    #[serde(flatten)]
+    dropped: super::storage::Dropped,
 }
 
 /// Stage `lifecycle`.
@@ -51,7 +53,10 @@ pub(super) fn read(raw: &Raw) -> Vec<Record> {
                             State::Unknown,
                             format!("the file is of node {}", import.node),
                         ),
-                        Some(value) => raw.measured(metric, "s", value, file.at(pointer)),
+                        Some(value) => {
+                            let draft = raw.measured(metric, "s", value, file.at(pointer));
+                            if cache == "cold" { draft.detail(import.dropped.words(raw)) } else { draft }
+                        }
                         None => raw.missing(metric, "s", State::Unavailable, import.detail),
                     };
                     match import.torch {
@@ -69,15 +74,19 @@ pub(super) fn read(raw: &Raw) -> Vec<Record> {
 /// Seconds from the job's start until its first task runs on a node, beyond what a later step needs. The clocks of
 /// two nodes are never compared: a constant offset of a node's clock is in its first and its later steps alike.
 fn prolog(raw: &Raw) -> Vec<Record> {
-    let nothing = |why: &str| -> Vec<Record> {
+    let nothing = |state: State, why: &str| -> Vec<Record> {
         raw.folder
             .run
             .nodes
             .iter()
-            .map(|node| raw.missing("prolog_seconds", "s", raw.missing_state(), why).on(node).done())
+            .map(|node| raw.missing("prolog_seconds", "s", state, why).on(node).done())
             .collect()
     };
-    let Some(steps) = raw.file("steps.tsv") else { return nothing(&raw.marker.why()) };
+    let Some(steps) = raw.file("steps.tsv") else { return nothing(raw.missing_state(), &raw.marker.why()) };
+    if let Some(why) = steps.text.lines().find_map(|line| line.strip_prefix("stale\t")) {
+        let why = format!("a prolog's time is that of the first step of a fresh allocation, and {why}");
+        return nothing(State::Unknown, &why);
+    }
     let mut delays: BTreeMap<&str, BTreeMap<u32, f64>> = BTreeMap::new();
     for line in steps.text.lines() {
         let words: Vec<&str> = line.split('\t').collect();
@@ -436,6 +445,21 @@ mod tests {
         for metric in ["container_start_seconds", "reboot_to_usable_seconds"] {
             assert_eq!(find(&records, metric, &[]).state, State::Unavailable, "{metric}");
         }
+    }
+
+    #[test]
+    fn an_allocation_that_waited_for_the_suite_gives_no_prologs_time() {
+        let steps = "stale\tthe suite was not started by sbatch, so the allocation may have waited for it\n\
+                     0\tn1\t10.0\t10.1\n1\tn1\t20.0\t20.1\n";
+        let files = [("steps.tsv", steps), ("launch.tsv", "1\t0.3\n"), ("begin.tsv", "1000 4600.0\n")];
+        let (_dir, records) = collected("lifecycle", StageState::Done, &files);
+        let prolog = find(&records, "prolog_seconds", &[("node", "n1")]);
+        assert!(prolog.state == State::Unknown && prolog.detail.as_ref().unwrap().contains("by sbatch"));
+        let first = find(&records, "prolog_quantile", &[("source", "first_step"), ("stat", "p50")]);
+        assert_eq!(
+            (first.value, find(&records, "first_task_seconds", &[("node", "n1")]).value),
+            (None, None)
+        );
     }
 
     #[test]

@@ -24,6 +24,18 @@ pub fn read(raw: &Raw) -> Vec<Record> {
                 continue;
             }
         };
+        // What was not reached: a stage that was killed, or a service that failed before.
+        let why = document.detail.as_deref().unwrap_or("the test was not reached");
+        for (op, size) in document.sizes.iter().flat_map(|size| [("put", *size), ("get", *size)]) {
+            if document.rows.iter().any(|row| row.op == op && row.size == size) {
+                continue;
+            }
+            let wrong = (op == "get").then_some(("s3_wrong_objects", ""));
+            for (metric, unit) in [("s3_bandwidth", "MB/s")].into_iter().chain(wrong) {
+                let draft = raw.missing(metric, unit, State::Unknown, why).param("op", op);
+                records.push(draft.param("size", size as f64).on(node).done());
+            }
+        }
         for (at, row) in document.rows.iter().enumerate() {
             let pointer = |part: &str| file.at(format!("/rows/{at}/{part}"));
             let with = |draft: super::Draft| {

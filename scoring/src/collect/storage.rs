@@ -284,8 +284,32 @@ struct Import {
     detail: String,
     #[serde(default)]
     fstype: Option<String>,
+    #[serde(flatten)]
+    dropped: Dropped,
+}
+
+/// What `import_time.py` took out of the page cache before a cold import.
+#[derive(Debug, Deserialize)]
+pub(super) struct Dropped {
     #[serde(default)]
     dropped: Option<String>,
+    #[serde(default)]
+    dropped_files: Option<u64>,
+    #[serde(default)]
+    dropped_bytes: Option<f64>,
+}
+
+impl Dropped {
+    /// How cold it was.
+    pub(super) fn words(&self, raw: &Raw) -> String {
+        let how = self.dropped.as_deref().unwrap_or("nothing");
+        let what = match (self.dropped_files, self.dropped_bytes) {
+            (Some(files), Some(bytes)) => format!("{files} files, {:.0} MB, dropped", bytes / 1e6),
+            _ => "dropped".to_owned(),
+        };
+        let shared = if raw.folder.run.simulated { ", which simulated nodes share" } else { "" };
+        format!("{what} from the page cache{shared} by {how}; a file server's own cache stays")
+    }
 }
 
 fn imports(raw: &Raw, left: &[Left]) -> Vec<Record> {
@@ -324,12 +348,8 @@ fn imports(raw: &Raw, left: &[Left]) -> Vec<Record> {
                     if fio::node_local(&fstype) {
                         of_one_node = Some(fstype.clone());
                     }
-                    let how = import.dropped.unwrap_or_else(|| "nothing".to_owned());
-                    worst = Some((
-                        file,
-                        seconds,
-                        format!("torch lies on {fstype}; dropped from the page cache by {how}"),
-                    ));
+                    let how = import.dropped.words(raw);
+                    worst = Some((file, seconds, format!("torch lies on {fstype}; {how}")));
                 }
             }
             worst.ok_or_else(|| "no node wrote its time".to_owned())
@@ -476,7 +496,10 @@ mod tests {
     #[test]
     fn an_import_is_compared_between_one_node_and_all_where_torch_is_shared() {
         let import = |seconds: f64, fstype: &str| {
-            format!(r#"{{"cold_seconds":{seconds},"fstype":"{fstype}","dropped":"drop_caches"}}"#)
+            format!(
+                r#"{{"cold_seconds":{seconds},"fstype":"{fstype}","dropped":"posix_fadvise","dropped_files":1850,
+                    "dropped_bytes":550144666}}"#
+            )
         };
         for (fstype, known) in [("nfs4", true), ("ext4", false)] {
             let (one, two, slow) = (import(2.0, fstype), import(3.0, fstype), import(5.0, fstype));
@@ -486,7 +509,12 @@ mod tests {
                 ("import-2/import.n2.json", &slow),
             ];
             let (_dir, records) = collected("storage", StageState::Done, &files);
-            assert_eq!(find(&records, "import_torch_parallel", &[("nodes", "2")]).value, Some(5.0));
+            let together = find(&records, "import_torch_parallel", &[("nodes", "2")]);
+            assert_eq!(together.value, Some(5.0));
+            assert!(
+                together.detail.as_ref().unwrap().contains("1850 files, 550 MB, dropped from the page cache"),
+                "{together:?}"
+            );
             let slowdown = find(&records, "import_torch_slowdown", &[]);
             assert_eq!(slowdown.value, known.then_some(2.5), "{slowdown:?}");
             assert!(known || slowdown.detail.as_ref().unwrap().contains("a file system of one node"));

@@ -322,11 +322,66 @@ fn a_folder_that_fio_cannot_use_is_named_in_a_sentence() {
     for (prepare, tmp, expected) in [
         ("true", "gone", "gone does not exist on n1; set TMPDIR"),
         ("mkdir small && mount -t tmpfs -o size=4m none small", "small", "KiB free and fio needs 65536"),
-        ("mkdir ro && mount -t tmpfs -o ro none ro", "ro", "cannot be written (read-only, or not yours)"),
+        (
+            "mkdir ro && mount -t tmpfs -o ro none ro",
+            "ro",
+            "cannot be written (Read-only file system); set TMPDIR",
+        ),
     ] {
         let said = storage_payload(prepare, tmp);
         assert!(said.contains(expected) && said.lines().count() == 1, "{said}");
     }
+}
+
+/// The storage payload's part in a folder of its own with a fake fio, which keeps its jobs in `jobs`; gives that folder.
+fn fake_fio(fio: &str, prepare: &str, words: &str) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let script = format!(
+        "cd {} && mkdir bin raw tmp && printf '%s\\n' '#!/bin/bash' 'job=${{@: -1}}; cat \"$job\" >>{0}/jobs' '{fio}' >bin/fio \
+         && chmod +x bin/fio && {prepare} && PATH=$PWD/bin:$PATH SLURMD_NODENAME=n1 TMPDIR=$PWD/tmp bash \
+         {}/../batch-scripts/payload/storage.sh {words}; true",
+        dir.path().display(),
+        env!("CARGO_MANIFEST_DIR")
+    );
+    let out = std::process::Command::new("unshare").args(["-m", "bash", "-c", &script]).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    dir
+}
+
+const DOCUMENT: &str = "for word; do [[ $word != --output=* ]] || echo {} >${word#--output=}; done";
+
+#[test]
+fn what_goes_through_the_page_cache_goes_there_once() {
+    let dir = fake_fio(DOCUMENT, "mount -t tmpfs none raw && printf x >raw/d", "raw 2");
+    // A kernel whose tmpfs takes O_DIRECT has nothing to show here.
+    let jobs = fs::read_to_string(dir.path().join("jobs")).unwrap();
+    let (base, _) = jobs.split_once("[seqwrite]").unwrap();
+    assert!(base.contains("direct=0\n") == base.contains("time_based=0\n"), "{base}");
+    let dir = fake_fio(DOCUMENT, "true", "raw sweep 2 8 2 4");
+    let jobs = fs::read_to_string(dir.path().join("jobs")).unwrap();
+    let buffered: Vec<&str> = jobs.split('[').filter(|job| job.contains("direct=0")).collect();
+    assert_eq!(buffered.len(), 3, "{jobs}");
+    assert!(buffered.iter().all(|job| !job.contains("time_based")), "{jobs}");
+}
+
+#[test]
+fn a_folder_that_goes_away_under_fio_is_named_and_what_a_killed_one_left_is_removed() {
+    let leave = "mkdir raw/clustermax-fio.n1.4194999.abcdef raw/clustermax-fio.n1.$$.abcdef raw/clustermax-fio.n2.4194999.abcdef";
+    let dir = fake_fio(
+        "rm -rf -- \"${job%/*}\"; echo fio: No such file or directory; exit 1",
+        leave,
+        "raw sweep 2 8 2 4",
+    );
+    let said = fs::read_to_string(dir.path().join("raw/sweep-8.n1.txt")).unwrap();
+    assert!(
+        said.contains("fio on n1 left no result") && said.contains("exit code 1: fio: No such file"),
+        "{said}"
+    );
+    assert_eq!(said.lines().count(), 1, "{said}");
+    let left = |name: &str| dir.path().join("raw").join(name).exists();
+    assert!(!left("clustermax-fio.n1.4194999.abcdef") && left("clustermax-fio.n2.4194999.abcdef"));
+    let ours = fs::read_dir(dir.path().join("raw")).unwrap().flatten();
+    assert_eq!(ours.filter(|one| one.path().is_dir()).count(), 2, "what a live process uses stays");
 }
 
 #[test]
@@ -343,6 +398,19 @@ fn objects_that_came_back_wrong_are_records_of_their_own() {
     assert_eq!(find(&records, "s3_latency", &[("op", "put"), ("stat", "p99.9")]).value, Some(4.0));
     let other = find(&records, "s3_bandwidth", &[("node", "n2")]);
     assert_eq!(other.detail.as_deref(), Some("the file is of node n1"));
+}
+
+#[test]
+fn object_sizes_that_a_test_did_not_reach_are_unknown() {
+    let text = r#"{"schema":"clustermax-s3/1","node":"n1","endpoint":"https://s3","bucket":"b","started":"2026-11-30T20:00:01Z",
+        "complete":false,"detail":"it was stopped","sizes":[4096,8388608],"rows":[
+        {"op":"put","size":4096,"clients":8,"seconds":2.0,"requests":1000,"errors":0,"wrong":0,"ms":[1,2,3,4,5]}]}"#;
+    let (_dir, records) = collected("s3", StageState::Failed, &[("n1.json", text)]);
+    for (op, size) in [("get", "4096"), ("put", "8388608"), ("get", "8388608")] {
+        let none = find(&records, "s3_bandwidth", &[("op", op), ("size", size), ("node", "n1")]);
+        assert_eq!((none.state, none.detail.as_deref()), (State::Unknown, Some("it was stopped")));
+    }
+    assert_eq!(find(&records, "s3_wrong_objects", &[("size", "4096")]).state, State::Unknown);
 }
 
 #[test]

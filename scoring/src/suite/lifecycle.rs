@@ -33,7 +33,7 @@ pub fn step(bench: &mut Bench, label: &str, options: &[String]) -> Result<(Strin
     let mut step = bench.srun(1);
     // The tag: a SPANK plug-in may print lines of its own.
     step.arg("--mpi=none").args(options);
-    step.args(["bash", "-c", r#"echo "cmx-step $SLURMD_NODENAME $EPOCHREALTIME""#]);
+    step.args(["bash", "-c", r#"echo "cmx-step $SLURMD_NODENAME $EPOCHREALTIME $SLURM_STEP_ID""#]);
     let (before, begin) = (epoch(), Instant::now());
     let code = bench.run(step, Some(&answer))?;
     let took = begin.elapsed().as_secs_f64();
@@ -42,14 +42,26 @@ pub fn step(bench: &mut Bench, label: &str, options: &[String]) -> Result<(Strin
     if code != 0 {
         return Err(Stop::Failed(code, None));
     }
+    let batch = std::env::var("ENVIRONMENT").is_ok_and(|text| text == "BATCH");
+    Ok((lines_of(&said, label, before, batch), took))
+}
+
+/// Lines of `steps.tsv`; where step 0 is not the first of a fresh allocation, `stale` and why stand before them.
+fn lines_of(said: &str, label: &str, before: f64, batch: bool) -> String {
     let mut lines = String::new();
     for line in said.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
-        if let ["cmx-step", node, inside] = words[..] {
-            lines.push_str(&format!("{label}\t{node}\t{before:.6}\t{inside}\n"));
+        let ["cmx-step", node, inside, id] = words[..] else { continue };
+        if label == "0" && lines.is_empty() {
+            if !batch {
+                lines.push_str("stale\tthe suite was not started by sbatch, so the allocation may have waited for it\n");
+            } else if id != "0" {
+                lines.push_str(&format!("stale\tthe job had {id} steps before the suite's first one\n"));
+            }
         }
+        lines.push_str(&format!("{label}\t{node}\t{before:.6}\t{inside}\n"));
     }
-    Ok((lines, took))
+    lines
 }
 
 /// The stage.
@@ -128,6 +140,17 @@ fn boot_times(shown: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_first_step_that_is_not_the_allocations_first_is_said_to_be_stale() {
+        let said = "a plug-in's line\ncmx-step n1 12.5 0\ncmx-step n2 12.6 0\n";
+        let fresh = "0\tn1\t10.000000\t12.5\n0\tn2\t10.000000\t12.6\n";
+        assert_eq!(lines_of(said, "0", 10.0, true), fresh);
+        let later = lines_of(&said.replace(" 0\n", " 3\n"), "0", 10.0, true);
+        assert_eq!(later, format!("stale\tthe job had 3 steps before the suite's first one\n{fresh}"));
+        assert!(lines_of(said, "0", 10.0, false).starts_with("stale\tthe suite was not started by sbatch"));
+        assert_eq!(lines_of(&said.replace(" 0\n", " 3\n"), "1", 10.0, false), fresh.replace("0\tn", "1\tn"));
+    }
 
     #[test]
     fn boots_are_read_as_slurm_shows_them() {
