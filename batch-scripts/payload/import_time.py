@@ -16,7 +16,6 @@ from pathlib import Path
 
 from common import node_name, now, simulated, write_json
 
-
 # What an import has open at its end: CUDA's libraries and the system's lie outside of torch's folder.
 OPENED = """
 import sys, torch

@@ -54,7 +54,9 @@ fn lines_of(said: &str, label: &str, before: f64, batch: bool) -> String {
         let ["cmx-step", node, inside, id] = words[..] else { continue };
         if label == "0" && lines.is_empty() {
             if !batch {
-                lines.push_str("stale\tthe suite was not started by sbatch, so the allocation may have waited for it\n");
+                lines.push_str(
+                    "stale\tthe suite was not started by sbatch, so the allocation may have waited for it\n",
+                );
             } else if id != "0" {
                 lines.push_str(&format!("stale\tthe job had {id} steps before the suite's first one\n"));
             }
