@@ -180,7 +180,7 @@ fn ping(text: &str) -> Option<Reading> {
     const STAGE: &str = "network";
     let mut found = Vec::new();
     let mut lost = false;
-    for (index, line) in text.lines().enumerate() {
+    for (index, line) in tools::ended(text).enumerate() {
         let at = format!("line:{}", index + 1);
         if line.contains("packets transmitted") {
             let percent = line.split(',').find_map(|part| part.trim().split_once("% packet loss"));

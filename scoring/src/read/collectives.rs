@@ -432,7 +432,7 @@ pub fn reporter_json(text: &str, hints: &Hints) -> Reading {
 /// `-X FILE -Z csv`; none when the first line is not its header.
 #[must_use]
 pub fn reporter_csv(text: &str, hints: &Hints) -> Option<Reading> {
-    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let mut lines = super::tools::ended(text).map(str::trim).filter(|line| !line.is_empty());
     let cells = |line: &str| -> Vec<String> {
         line.split(',').map(|cell| cell.trim().trim_matches('"').to_owned()).collect()
     };

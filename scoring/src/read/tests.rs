@@ -80,15 +80,17 @@ fn nccl_json_gives_what_the_text_gives_and_no_environment() {
     assert!(one(&text(&old), "busbw", &[("size", "8589934592")]).value.is_some());
 }
 
+const CSV: &str = "numCycle,name,nodes,ranks,ranksPerNode,gpusPerRank,size,type,redop,inPlace,time,algBw,busBw,wrong\n\
+               0,AllReduce,2,16,8,1,8589934592,float,sum,0,41332.762462,207.823869,389.669754,0\n\
+               0,AllReduce,2,16,8,1,8589934592,float,sum,1,41332.762462,207.823869,389.669754,N/A\n";
+
 #[test]
 fn the_reporter_of_rccl_tests_in_both_forms() {
     let json = read_sample("rccl_reporter_Z-json.json");
     let want =
         one(&json, "busbw", &[("size", "8589934592"), ("backend", "rccl"), ("ranks", "16"), ("nodes", "2")]);
     assert_eq!(want.value, Some(389.669_754));
-    let csv = "numCycle,name,nodes,ranks,ranksPerNode,gpusPerRank,size,type,redop,inPlace,time,algBw,busBw,wrong\n\
-               0,AllReduce,2,16,8,1,8589934592,float,sum,0,41332.762462,207.823869,389.669754,0\n\
-               0,AllReduce,2,16,8,1,8589934592,float,sum,1,41332.762462,207.823869,389.669754,N/A\n";
+    let csv = CSV;
     let csv = text(csv);
     assert_eq!(one(&csv, "busbw", &[("collective", "all_reduce"), ("size", "8589934592")]).value, want.value);
     assert_eq!(one(&csv, "wrong_values", &[]).value, Some(0.0));
@@ -156,12 +158,20 @@ fn dcgmi_diag_of_both_generations() {
     );
 }
 
-#[test]
-fn nvbandwidth_in_both_forms() {
-    let json = r#"{"nvbandwidth":{"CUDA Runtime Version":12040,"Version":"v0.8","testcases":[
+const NVBANDWIDTH: &str = "nvbandwidth Version: v0.5\nBuilt from Git version: v0.5\n\nDevice 0: NVIDIA H200\n\n\
+Running host_to_device_memcpy_ce.\nmemcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)\n           0         1\n 0     55.40     55.38\n\n\
+SUM host_to_device_memcpy_ce 110.78\n\nRunning device_to_device_memcpy_write_ce.\nmemcpy CE GPU(row) <- GPU(column) bandwidth (GB/s)\n\
+           0         1\n 0      0.00    396.10\n 1    395.90      N/A\n\nSUM device_to_device_memcpy_write_ce 792.00\n\n\
+Running multinode_x.\nWaived: \n";
+
+const NVBANDWIDTH_JSON: &str = r#"{"nvbandwidth":{"CUDA Runtime Version":12040,"Version":"v0.8","testcases":[
     {"name":"device_to_device_memcpy_read_ce","status":"Passed","bandwidth_description":"memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)",
      "bandwidth_matrix":[["N/A","396.10"],["395.90","N/A"]],"sum":792.0},
     {"name":"multinode_device_to_device","status":"Waived"}]}}"#;
+
+#[test]
+fn nvbandwidth_in_both_forms() {
+    let json = NVBANDWIDTH_JSON;
     let reading = text(json);
     assert_eq!(one(&reading, "copy_bandwidth", &[("row", "0"), ("column", "1")]).value, Some(396.10));
     assert_eq!(
@@ -169,11 +179,7 @@ fn nvbandwidth_in_both_forms() {
         State::Unavailable
     );
     assert_eq!(reading.found.len(), 3);
-    let plain = "nvbandwidth Version: v0.5\nBuilt from Git version: v0.5\n\nDevice 0: NVIDIA H200\n\n\
-Running host_to_device_memcpy_ce.\nmemcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)\n           0         1\n 0     55.40     55.38\n\n\
-SUM host_to_device_memcpy_ce 110.78\n\nRunning device_to_device_memcpy_write_ce.\nmemcpy CE GPU(row) <- GPU(column) bandwidth (GB/s)\n\
-           0         1\n 0      0.00    396.10\n 1    395.90      N/A\n\nSUM device_to_device_memcpy_write_ce 792.00\n\n\
-Running multinode_x.\nWaived: \n";
+    let plain = NVBANDWIDTH;
     let reading = text(plain);
     assert_eq!(reading.tool, "nvbandwidth v0.5");
     assert_eq!(
@@ -200,6 +206,8 @@ const WRITE_BW: &str = "
 ---------------------------------------------------------------------------------------
 ";
 
+const WRITE_LAT: &str = "                    RDMA_Write Latency Test\n #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] \n 2       1000          1.02           5.31         1.05               1.06             0.12            1.40                    5.31   \n";
+
 #[test]
 fn perftest_bandwidth_and_latency() {
     let reading = text(WRITE_BW);
@@ -208,7 +216,7 @@ fn perftest_bandwidth_and_latency() {
     let mebibytes = text(&WRITE_BW.replace("Gb/sec", "MB/sec").replace("392.12", "46744.35"));
     let value = one(&mebibytes, "rdma_bandwidth", &[]).value.unwrap();
     assert!((value - 392.12).abs() < 0.01, "{value}");
-    let latency = "                    RDMA_Write Latency Test\n #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] \n 2       1000          1.02           5.31         1.05               1.06             0.12            1.40                    5.31   \n";
+    let latency = WRITE_LAT;
     let reading = text(latency);
     assert_eq!(one(&reading, "rdma_latency", &[("stat", "typical")]).value, Some(1.05));
     assert_eq!(one(&reading, "rdma_latency", &[("stat", "p99")]).value, Some(1.40));
@@ -220,14 +228,13 @@ fn perftest_bandwidth_and_latency() {
     );
 }
 
-#[test]
-fn torchtitan_log_with_colours_and_ranks() {
+fn titan() -> String {
     let line = |rank: u64, step: u64, loss: &str, tps: &str| {
         format!(
             "[rank{rank}]:[titan] 2025-06-01 10:00:00,000 - root - INFO - \u{1b}[31mstep: {step:2}  \u{1b}[32mloss: {loss}  \u{1b}[33mmemory: 40.15GiB(42.3%)  \u{1b}[34mtps: {tps}  \u{1b}[36mtflops: 303.10  \u{1b}[35mmfu: 34.70%\u{1b}[39m\n"
         )
     };
-    let log = [
+    [
         "NCCL version 2.27.7\n".to_owned(),
         line(0, 1, "12.2403", "412"),
         line(1, 1, "12.2403", "400"),
@@ -235,7 +242,12 @@ fn torchtitan_log_with_colours_and_ranks() {
         line(0, 20, "7.25", "5,770"),
         line(0, 30, "6.125", "5,768"),
     ]
-    .concat();
+    .concat()
+}
+
+#[test]
+fn torchtitan_log_with_colours_and_ranks() {
+    let log = titan();
     let reading = text(&log);
     assert_eq!(one(&reading, "tokens_per_second_per_rank", &[]).value, Some(5768.0));
     assert_eq!(one(&reading, "mfu", &[]).value, Some(34.7));
@@ -245,10 +257,12 @@ fn torchtitan_log_with_colours_and_ranks() {
     assert_eq!(one(&nan, "loss_last", &[]).state, State::Unknown);
 }
 
+const VLLM: &str = r#"{"date":"20260601","backend":"vllm","model_id":"m","num_prompts":100,"request_rate":Infinity,"max_concurrency":null,"completed":98,
+    "request_throughput":10.5,"output_throughput":1300.0,"total_token_throughput":2600.5,"mean_ttft_ms":40.0,"median_ttft_ms":38.5,"p99_ttft_ms":90.0,"median_tpot_ms":7.1}"#;
+
 #[test]
 fn vllm_bench_and_its_infinite_rate() {
-    let run = r#"{"date":"20260601","backend":"vllm","model_id":"m","num_prompts":100,"request_rate":Infinity,"max_concurrency":null,"completed":98,
-    "request_throughput":10.5,"output_throughput":1300.0,"total_token_throughput":2600.5,"mean_ttft_ms":40.0,"median_ttft_ms":38.5,"p99_ttft_ms":90.0,"median_tpot_ms":7.1}"#;
+    let run = VLLM;
     let reading = text(run);
     let found = one(&reading, "output_tokens_per_second", &[("model", "m"), ("request_rate", "inf")]);
     assert_eq!(found.value, Some(1300.0));
@@ -260,43 +274,42 @@ fn vllm_bench_and_its_infinite_rate() {
     assert_eq!(text(&format!("{two}\n{two}\n")).found.len(), reading.found.len() * 2);
 }
 
+const SGLANG: &str = r#"{"backend":"sglang","dataset_name":"random","request_rate":8.0,"max_concurrency":16,"sharegpt_output_len":null,
+"duration":60.0,"completed":480,"request_throughput":8.0,"input_throughput":8192.0,"output_throughput":2048.0,
+"total_throughput":10240.0,"mean_e2e_latency_ms":900.5,"median_ttft_ms":45.25,"p99_ttft_ms":90.0,"mean_tpot_ms":6.5}"#;
+
 /// Keys as sglang.bench_serving writes them: its own names for the total and for the whole request.
 #[test]
 fn sglang_bench_is_told_from_vllm() {
-    let reading = text(
-        r#"{"backend":"sglang","dataset_name":"random","request_rate":8.0,"max_concurrency":16,"sharegpt_output_len":null,
-"duration":60.0,"completed":480,"request_throughput":8.0,"input_throughput":8192.0,"output_throughput":2048.0,
-"total_throughput":10240.0,"mean_e2e_latency_ms":900.5,"median_ttft_ms":45.25,"p99_ttft_ms":90.0,"mean_tpot_ms":6.5}"#
-            .replace('\n', "")
-            .as_str(),
-    );
+    let reading = text(SGLANG.replace('\n', "").as_str());
     assert_eq!(reading.format, "SGLang bench JSON");
     assert_eq!(one(&reading, "total_tokens_per_second", &[("concurrency", "16")]).value, Some(10240.0));
     assert_eq!(one(&reading, "e2e_latency", &[("stat", "mean")]).value, Some(900.5));
     assert_eq!(one(&reading, "ttft", &[("stat", "p99")]).value, Some(90.0));
 }
 
+const IPERF3: &str = r#"{"start":{"version":"iperf 3.12"},"intervals":[],"end":{"sum_sent":{"bits_per_second":9.41e9,"retransmits":12},"sum_received":{"bits_per_second":9.38e9}}}"#;
+const INSPECTOR: &str = r#"{"header":{"id":"0x1","rank":0,"n_ranks":8,"nnodes":1},"metadata":{"inspector_output_format_version":"v5.1"},"coll_perf":{"coll":"AllReduce","coll_sn":1,"coll_msg_size_bytes":17179869184,"coll_exec_time_us":61974,"coll_busbw_gbs":485.1}}"#;
+
 #[test]
 fn iperf3_and_the_inspector_are_recognised() {
-    let reading = text(
-        r#"{"start":{"version":"iperf 3.12"},"intervals":[],"end":{"sum_sent":{"bits_per_second":9.41e9,"retransmits":12},"sum_received":{"bits_per_second":9.38e9}}}"#,
-    );
+    let reading = text(IPERF3);
     assert_eq!((reading.format, reading.tool.as_str()), ("iperf3 JSON", "iperf 3.12"));
     assert_eq!(one(&reading, "tcp_bandwidth", &[]).value, Some(9.38));
-    let reading = text(
-        r#"{"header":{"id":"0x1","rank":0,"n_ranks":8,"nnodes":1},"metadata":{"inspector_output_format_version":"v5.1"},"coll_perf":{"coll":"AllReduce","coll_sn":1,"coll_msg_size_bytes":17179869184,"coll_exec_time_us":61974,"coll_busbw_gbs":485.1}}"#,
-    );
+    let reading = text(INSPECTOR);
     assert_eq!(reading.tool, "NCCL Inspector v5.1");
     assert_eq!(one(&reading, "busbw", &[("collective", "all_reduce"), ("ranks", "8")]).value, Some(485.1));
 }
 
-#[test]
-fn fio_says_what_failed() {
-    let fio = r#"fio: warning
+const FIO: &str = r#"fio: warning
 {"fio version":"fio-3.33","global options":{"bs":"1M"},"jobs":[
 {"jobname":"seq","error":0,"job options":{"rw":"write","iodepth":"8"},"read":{"bw_bytes":0,"iops":0},
  "write":{"bw_bytes":250000000,"iops":238.4,"clat_ns":{"percentile":{"50.000000":1000000,"99.000000":9000000}}},"sync":{}},
 {"jobname":"full","error":28,"read":{"bw_bytes":0},"write":{"bw_bytes":0}}]}"#;
+
+#[test]
+fn fio_says_what_failed() {
+    let fio = FIO;
     let reading = text(fio);
     assert_eq!(
         one(&reading, "fio_bandwidth", &[("job", "seq"), ("bs", "1M"), ("iodepth", "8")]).value,
@@ -351,6 +364,63 @@ fn every_metric_is_listed_with_its_unit() {
         }
     }
     assert!(seen > 30, "{seen}");
+}
+
+/// A text of every kind that is read.
+fn every_text() -> Vec<(String, String, Hints)> {
+    let mut all: Vec<(String, String, Hints)> = std::fs::read_dir(NCCL)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| !name.ends_with(".tsv"))
+        .map(|name| {
+            let (text, hints) = sample(&name);
+            (name, text, hints)
+        })
+        .collect();
+    for (name, text) in [
+        ("dcgmi diag 4", DIAG4),
+        ("dcgmi diag 3", DIAG3),
+        ("perftest bandwidth", WRITE_BW),
+        ("perftest latency", WRITE_LAT),
+        ("nvbandwidth", NVBANDWIDTH),
+        ("nvbandwidth -j", NVBANDWIDTH_JSON),
+        ("vLLM", VLLM),
+        ("SGLang", SGLANG),
+        ("iperf3", IPERF3),
+        ("NCCL Inspector", INSPECTOR),
+        ("fio", FIO),
+        ("torchtitan", &titan()),
+        ("rccl-tests -Z csv", CSV),
+    ] {
+        all.push((name.to_owned(), text.to_owned(), Hints::default()));
+    }
+    all
+}
+
+/// A disk that filled up, a copy that broke off: what is left of a number is another number.
+#[test]
+fn a_text_that_was_cut_gives_no_figure_that_the_whole_one_has_not() {
+    let mut wrong = Vec::new();
+    for (name, whole, hints) in every_text() {
+        let of_whole = read(&whole, &hints).unwrap().found;
+        let step = if whole.len() > 2000 { whole.len() / 40 } else { 1 + whole.len() / 300 };
+        for at in (0..whole.len()).rev().step_by(step).filter(|at| whole.is_char_boundary(*at)) {
+            let Ok(reading) = read(&whole[..at], &hints) else { continue };
+            for found in reading.found.iter().filter(|found| found.value.is_some()) {
+                let same = |other: &&Found| {
+                    (other.metric, &other.params, &other.subject)
+                        == (found.metric, &found.params, &found.subject)
+                };
+                // Of fewer logged steps there are others.
+                let fewer = name == "torchtitan" && !of_whole.iter().any(|other| same(&other));
+                if !fewer && !of_whole.iter().filter(same).any(|other| other.value == found.value) {
+                    wrong.push(format!("{name} cut at {at} of {}: {found:?}", whole.len()));
+                }
+            }
+        }
+    }
+    let first: Vec<&String> = wrong.iter().take(20).collect();
+    assert!(wrong.is_empty(), "{} figures: {first:#?}", wrong.len());
 }
 
 proptest::proptest! {

@@ -219,6 +219,11 @@ fn warnings(result: &Value) -> String {
         .join("; ")
 }
 
+/// The lines that have an end: what a full disk or a broken copy left of a last line may be half a number.
+pub(crate) fn ended(text: &str) -> impl Iterator<Item = &str> {
+    text[..text.rfind('\n').map_or(0, |at| at + 1)].lines()
+}
+
 /// Cells of one nvbandwidth matrix. The diagonal and absent cells are `N/A` or 0.00: no measurement.
 fn matrix(found: &mut Vec<Found>, test: &str, description: &str, cells: &[(usize, usize, f64)], at: &str) {
     let mut any = false;
@@ -304,7 +309,7 @@ pub fn nvbandwidth_text(text: &str) -> Reading {
             matrix(found, &test, &description, &cells, &format!("line:{line}"));
         }
     };
-    for (index, line) in text.lines().enumerate() {
+    for (index, line) in ended(text).enumerate() {
         let line = line.trim_end();
         if let Some(version) = line.strip_prefix("nvbandwidth Version:") {
             tool = format!("nvbandwidth {}", version.trim());
@@ -375,7 +380,7 @@ pub fn perftest(text: &str) -> Option<Reading> {
     let mut failure: Option<&str> = None;
     let mut found: Vec<Found> = Vec::new();
     let mut tables = 0i64;
-    for (index, line) in text.lines().enumerate() {
+    for (index, line) in ended(text).enumerate() {
         let plain = line.trim();
         if let Some(title) = TITLES.iter().find(|title| plain.contains(*title)) {
             title.trim_end_matches(" Test").replace(' ', "_").to_ascii_lowercase().clone_into(&mut test);
@@ -450,7 +455,7 @@ pub fn torchtitan(text: &str) -> Option<Reading> {
         values: BTreeMap<String, f64>,
     }
     let mut ranks: BTreeMap<u64, Vec<Step>> = BTreeMap::new();
-    for (index, raw) in text.lines().enumerate() {
+    for (index, raw) in ended(text).enumerate() {
         let Some(begin) = raw.find("step:") else { continue };
         // A step of the validation trains nothing.
         if raw.get(..begin).is_some_and(|before| before.trim_end().ends_with("validate")) {
