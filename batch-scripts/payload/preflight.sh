@@ -1,9 +1,10 @@
 #!/bin/bash
 # One task a node, before anything is measured: what could make the figures mislead. Tells facts, a line each
 # (`cmx-pre NODE KEY VALUES`; the tag because a SPANK plug-in may print lines of its own), and judges nothing.
-# Usage: preflight.sh OUT [HEALTHCHECK]: with clustermax-healthcheck, its view of the GPUs goes to OUT/NODE.gpus.json.
+# Usage: preflight.sh OUT HEALTHCHECK no|yes|gpus: with clustermax-healthcheck, its view of the GPUs goes to
+# OUT/NODE.gpus.json; yes: this runs in the suite's container; gpus: nothing but that view.
 set -u
-out=$1 healthcheck=${2:-}
+out=$1 healthcheck=${2:-} inside=${3:-no}
 node=${SLURMD_NODENAME:-$(uname -n)}
 say() { printf 'cmx-pre %s %s\n' "$node" "$*"; }
 first() { local text=''; read -r text <"$1" && printf '%s' "$text"; } 2>/dev/null
@@ -12,6 +13,21 @@ busy() { # Jiffies that were not idle, and all.
     read -r _ user nice system idle wait irq soft _ </proc/stat
     echo "$((user + nice + system + irq + soft)) $((user + nice + system + irq + soft + idle + wait))"
 }
+
+gpus() {
+    [[ -x $healthcheck ]] || return 0
+    # As every program of ours finds it.
+    local config=${CLUSTERMAX_CONFIG:-}
+    if [[ -z $config && -n ${SLURM_CONF:-} && -r ${SLURM_CONF%/*}/clustermax.toml ]]; then
+        config=${SLURM_CONF%/*}/clustermax.toml
+    fi
+    timeout 20 "$healthcheck" facts --json --node "$node" ${config:+--config "$config"} >"$out/$node.gpus.tmp" 2>/dev/null
+    mv -- "$out/$node.gpus.tmp" "$out/$node.gpus.json"
+}
+if [[ $inside == gpus ]]; then
+    gpus
+    exit
+fi
 
 say here
 read -r before all_before <<<"$(busy)"
@@ -37,7 +53,6 @@ total=$(while read -r key value _; do [[ $key == MemTotal: ]] && echo "$((value 
 say memory "${limit:-none}" "${total:-0}"
 
 # A container sees the fabric's devices in sysfs, but not always their device files.
-inside=no
 if [[ -e /.dockerenv || -e /run/.containerenv || -n ${APPTAINER_CONTAINER:-}${SINGULARITY_CONTAINER:-}${ENROOT_ROOTFS:-} ]]; then
     inside=yes
 fi
@@ -75,15 +90,7 @@ for file in /sys/class/thermal/thermal_zone*/temp; do
 done
 say heat "$hottest"
 
-if [[ -x $healthcheck ]]; then
-    # As every program of ours finds it.
-    config=${CLUSTERMAX_CONFIG:-}
-    if [[ -z $config && -n ${SLURM_CONF:-} && -r ${SLURM_CONF%/*}/clustermax.toml ]]; then
-        config=${SLURM_CONF%/*}/clustermax.toml
-    fi
-    timeout 20 "$healthcheck" facts --json --node "$node" ${config:+--config "$config"} >"$out/$node.gpus.tmp" 2>/dev/null
-    mv -- "$out/$node.gpus.tmp" "$out/$node.gpus.json"
-fi
+gpus
 # A second of what others do: the processors' busy share while this script only waits.
 read -r before all_before <<<"$(busy)"
 sleep 0.5

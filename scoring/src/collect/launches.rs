@@ -7,33 +7,63 @@ use super::torch::dtype;
 use super::{Draft, Raw, RawFile, nccl};
 use crate::read::hints::{self, Shape};
 use crate::read::iterations;
-use crate::record::{Record, State};
+use crate::record::{Evidence, Record, Scalar, State};
+use crate::straggler::pairs::Met;
 
-/// A line of `launch.tsv`: collective, ranks, nodes, exit code, command, file, params. Runs of earlier releases have five columns.
+/// A line of `launch.tsv`: collective, ranks, nodes, how it ended, command, file, params. Runs of earlier releases have five columns.
 struct Launch<'a> {
     collective: &'a str,
     ranks: i64,
     nodes: i64,
-    code: &'a str,
+    /// An exit code, `limit SECONDS`, `not-run` or `absent`.
+    end: &'a str,
     command: &'a str,
     file: String,
-    /// `variant` or `pair`, and its value.
-    param: Option<(&'a str, &'a str)>,
+    /// `variant`, or `pair` and `round`, and their values.
+    params: Vec<(&'a str, &'a str)>,
 }
 
 impl<'a> Launch<'a> {
     fn of(line: &'a str) -> Option<Self> {
         let words: Vec<&str> = line.split('\t').collect();
-        let [collective, ranks, nodes, code, command, more @ ..] = &words[..] else { return None };
+        let [collective, ranks, nodes, end, command, more @ ..] = &words[..] else { return None };
         Some(Self {
             collective,
             ranks: ranks.parse().ok()?,
             nodes: nodes.parse().ok()?,
-            code,
+            end,
             command,
             file: more.first().map_or_else(|| format!("{collective}_perf.txt"), |file| (*file).to_owned()),
-            param: more.get(1).and_then(|param| param.split_once('=')),
+            params: more.get(1).map_or_else(Vec::new, |text| {
+                text.split(';').filter_map(|param| param.split_once('=')).collect()
+            }),
         })
+    }
+
+    fn param(&self, name: &str) -> Option<&'a str> {
+        self.params.iter().find(|(key, _)| *key == name).map(|(_, value)| *value)
+    }
+
+    /// Why it wrote nothing that could be read; none where it ended by itself.
+    fn not_ended(&self) -> Option<(State, String)> {
+        let program = format!("{}_perf", self.collective);
+        match self.end {
+            "absent" => Some((
+                State::Unavailable,
+                format!("there is no {program} beside the other programs of nccl-tests"),
+            )),
+            "not-run" => Some((
+                State::Unknown,
+                format!("{program} was not started: others before it hung, and were stopped"),
+            )),
+            end => {
+                let seconds = end.strip_prefix("limit ")?;
+                let text = format!(
+                    "{program} did not end within {seconds} s and was stopped; its log and what ncclras said lie beside it"
+                );
+                Some((State::Unknown, text))
+            }
+        }
     }
 
     fn base(&self, draft: Draft) -> Draft {
@@ -43,10 +73,10 @@ impl<'a> Launch<'a> {
             .param("nodes", self.nodes)
             .param("tool", "nccl-tests")
             .command(self.command);
-        match self.param {
-            Some((key, value)) => draft.param(key, value),
-            None => draft,
-        }
+        self.params.iter().fold(draft, |draft, (key, value)| match value.parse::<i64>() {
+            Ok(number) => draft.param(key, number),
+            Err(_) => draft.param(key, *value),
+        })
     }
 }
 
@@ -71,12 +101,15 @@ pub fn read(raw: &Raw, records: &mut Vec<Record>) {
     let network = raw.file("nccl-tests/network.txt").and_then(|file| file.text.trim().parse().ok());
     let mut shapes = Vec::new();
     for launch in launches.text.lines().filter_map(Launch::of) {
-        if launch.param == Some(("variant", "per_iteration")) {
+        if let Some((state, why)) = launch.not_ended() {
+            records.push(launch.base(raw.missing("busbw", "GB/s", state, why)).done());
+        } else if launch.param("variant") == Some("per_iteration") {
             every_iteration(raw, &launch, records);
         } else {
             table(raw, &launch, network, records, &mut shapes);
         }
     }
+    pairs(raw, &launches.evidence, records);
     let all: BTreeSet<String> = shapes.iter().flat_map(hints::of).chain(hints::together(&shapes)).collect();
     if !shapes.is_empty() {
         let all: Vec<String> = all.into_iter().collect();
@@ -162,10 +195,9 @@ fn shape(out: &nccl::Output, launch: &Launch, network: Option<f64>) -> Shape {
         collective: launch.collective.to_owned(),
         nodes: whole(launch.nodes),
         ranks: whole(launch.ranks),
-        variant: match launch.param {
-            Some(("pair", _)) => "pair".to_owned(),
-            Some((_, variant)) => variant.to_owned(),
-            None => String::new(),
+        variant: match launch.param("pair") {
+            Some(_) => "pair".to_owned(),
+            None => launch.param("variant").unwrap_or_default().to_owned(),
         },
         rows: out
             .rows
@@ -192,8 +224,8 @@ fn refuse(out: &nccl::Output, launch: &Launch, network: Option<f64>) -> Option<S
         return Some(format!("{collective}_perf: {}{failure}", out.state.word()));
     }
     // A missed NCCL_TESTS_MIN_BW ends with an error too, and is a valid measurement.
-    if launch.code != "0" && !out.min_bw_failed {
-        return Some(format!("{collective}_perf ended with exit code {}", launch.code));
+    if launch.end != "0" && !out.min_bw_failed {
+        return Some(format!("{collective}_perf ended with exit code {}", launch.end));
     }
     if i64::try_from(out.devices) != Ok(ranks) {
         return Some(format!(
@@ -229,6 +261,46 @@ fn refuse(out: &nccl::Output, launch: &Launch, network: Option<f64>) -> Option<S
     Some(format!("{collective}_perf: {why}"))
 }
 
+/// Of each pair the largest message once more, by its two nodes, and who is slow of all that met.
+fn pairs(raw: &Raw, evidence: &Evidence, records: &mut Vec<Record>) {
+    let mut best: BTreeMap<(String, i64), &Record> = BTreeMap::new();
+    let size = |record: &Record| record.params.get("size").and_then(Scalar::as_f64).unwrap_or(0.0);
+    for record in records.iter().filter(|record| record.metric == "busbw" && record.value.is_some()) {
+        let (Some(pair), Some(Scalar::Int(round))) = (record.params.get("pair"), record.params.get("round"))
+        else {
+            continue;
+        };
+        let old = best.entry((pair.to_string(), *round)).or_insert(record);
+        if size(record) > size(old) {
+            *old = record;
+        }
+    }
+    let (mut met, mut made) = (Vec::new(), Vec::new());
+    for ((pair, round), record) in best {
+        let (Some((a, b)), Some(speed), Some(evidence)) =
+            (pair.split_once(','), record.value, record.evidence.clone())
+        else {
+            continue;
+        };
+        met.push(Met { nodes: [a, b].map(str::to_owned), speed });
+        let mut draft = raw.measured("pair_bandwidth", "GB/s", speed, evidence);
+        for key in ["size", "ranks", "collective"] {
+            if let Some(value) = record.params.get(key) {
+                draft.0.params.insert(key.to_owned(), value.clone());
+            }
+        }
+        let draft = draft.on(a).param("peer", b).param("round", round).param("tool", "nccl-tests");
+        made.push(draft.done());
+    }
+    if !met.is_empty() {
+        let drafts = super::pairs::blamed(raw, &met, evidence).into_iter();
+        made.extend(drafts.map(|draft| {
+            draft.param("signal", "pair bandwidth").param("clock", "wall").param("tool", "nccl-tests").done()
+        }));
+    }
+    records.extend(made);
+}
+
 /// `nccl-tests/iterations.json` (`-I 1 -J`), numbered by the program when it was there already.
 fn every_iteration(raw: &Raw, launch: &Launch, records: &mut Vec<Record>) {
     let file = raw.files.iter().find(|file| file.name.starts_with("nccl-tests/iterations.json"));
@@ -248,32 +320,37 @@ fn every_iteration(raw: &Raw, launch: &Launch, records: &mut Vec<Record>) {
     }
 }
 
-/// `nccl-settings.tsv`, and what NCCL says in its own log: each setting once, with where it comes from.
+/// `nccl-settings.tsv`, and what NCCL says in its own log: each setting once for each place where it comes from, with
+/// the nodes when it is not all of them.
 fn settings(raw: &Raw, records: &mut Vec<Record>) {
-    let mut seen: BTreeMap<(String, String), (String, &RawFile, usize)> = BTreeMap::new();
+    let mut add = |name: &str, value: &str, origin: &str, on: &str, evidence: Evidence| {
+        let draft = raw
+            .measured("nccl_setting", "", 1.0, evidence)
+            .param("name", name)
+            .param("setting", value)
+            .param("origin", origin);
+        let draft = if on.is_empty() { draft } else { draft.detail(format!("only on {on}")) };
+        records.push(draft.done());
+    };
+    let mut seen: BTreeSet<(&str, &str)> = BTreeSet::new();
     if let Some(file) = raw.file("nccl-settings.tsv") {
         for (index, line) in file.text.lines().enumerate() {
-            if let [name, value, origin] = line.split('\t').collect::<Vec<_>>()[..] {
-                seen.insert((name.to_owned(), value.to_owned()), (origin.to_owned(), file, index + 1));
+            // Runs of earlier releases have no nodes.
+            if let [name, value, origin, on @ ..] = &line.split('\t').collect::<Vec<_>>()[..] {
+                seen.insert((name, value));
+                let on = on.first().copied().unwrap_or_default();
+                add(name, value, origin, on, file.at(format!("line:{}", index + 1)));
             }
         }
     }
     for file in raw.files.iter().filter(|file| file.name.ends_with(".log")) {
         for (index, line) in file.text.lines().enumerate() {
-            if let Some((name, origin, value)) = setting(line) {
-                seen.entry((name.to_owned(), value.to_owned()))
-                    .or_insert_with(|| (origin.to_owned(), file, index + 1));
+            if let Some((name, origin, value)) =
+                setting(line).filter(|(name, _, value)| seen.insert((name, value)))
+            {
+                add(name, value, origin, "", file.at(format!("line:{}", index + 1)));
             }
         }
-    }
-    for ((name, value), (origin, file, line)) in seen {
-        records.push(
-            raw.measured("nccl_setting", "", 1.0, file.at(format!("line:{line}")))
-                .param("name", name)
-                .param("setting", value)
-                .param("origin", origin)
-                .done(),
-        );
     }
 }
 
@@ -302,7 +379,8 @@ mod tests {
         .unwrap();
         let launch = "all_reduce\t8\t1\t0\tall_reduce_perf -b 8\tall_reduce_perf.txt\t\n\
                       all_reduce\t8\t1\t0\tNCCL_P2P_DISABLE=1 all_reduce_perf\tall_reduce.nvlink-off_perf.txt\tvariant=nvlink_off\n";
-        let settings = "NCCL_IB_HCA\tmlx5\t/etc/nccl.conf\n";
+        let settings = "NCCL_IB_HCA\tmlx5\t/etc/nccl.conf\n\
+                        NCCL_IB_HCA\tmlx5_1\t/etc/nccl.conf\tn2\n";
         let log = "n1:1:1 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to eth0\n\
                    n1:1:1 [0] NCCL INFO NCCL_IB_HCA set to mlx5\n\
                    n1:1:1 [0] NCCL INFO NCCL_DEBUG_SUBSYS set by environment to INIT\n";
@@ -325,14 +403,98 @@ mod tests {
         assert!(
             both.iter().any(|one| one.params.get("variant").is_some_and(|v| v.to_string() == "nvlink_off"))
         );
-        let hosts = find(&records, "nccl_setting", &[("name", "NCCL_IB_HCA")]);
+        let hosts = find(&records, "nccl_setting", &[("name", "NCCL_IB_HCA"), ("setting", "mlx5")]);
         assert_eq!(hosts.params["origin"].to_string(), "/etc/nccl.conf");
+        let other = find(&records, "nccl_setting", &[("name", "NCCL_IB_HCA"), ("setting", "mlx5_1")]);
+        assert_eq!(other.detail.as_deref(), Some("only on n2"));
         let env = find(&records, "nccl_setting", &[("name", "NCCL_SOCKET_IFNAME")]);
         assert_eq!(
             (env.params["origin"].to_string(), env.params["setting"].to_string()),
             ("environment".to_owned(), "eth0".to_owned())
         );
-        assert_eq!(records.iter().filter(|one| one.metric == "nccl_setting").count(), 2);
+        assert_eq!(records.iter().filter(|one| one.metric == "nccl_setting").count(), 3);
+    }
+
+    /// A start that hung, one that was left out for it, one without a program: each is told, none is a missing file.
+    #[test]
+    fn starts_that_did_not_end_by_themselves_say_how() {
+        let launch = "all_reduce\t16\t2\tlimit 600\tx\tall_reduce_perf.txt\t\n\
+                      gather\t16\t2\tnot-run\tx\tgather_perf.txt\t\n\
+                      alltoallv\t16\t2\tabsent\tx\talltoallv_perf.txt\t\n";
+        let (_dir, records) = collected(
+            "collectives",
+            StageState::Done,
+            &[("nccl-tests/launch.tsv", launch), ("nccl-tests/all_reduce_perf.txt", "# nThread 1\n")],
+        );
+        for (collective, state, words) in [
+            ("all_reduce", State::Unknown, "did not end within 600 s"),
+            ("gather", State::Unknown, "was not started"),
+            ("alltoallv", State::Unavailable, "there is no alltoallv_perf"),
+        ] {
+            let one = find(&records, "busbw", &[("collective", collective), ("tool", "nccl-tests")]);
+            assert!(
+                one.state == state && one.detail.as_deref().unwrap().contains(words),
+                "{collective}: {one:?}"
+            );
+        }
+    }
+
+    /// Eight nodes by two, then the two of the slow pair with others, and together once more.
+    #[test]
+    fn a_slow_link_between_two_nodes_is_named_from_nccl_tests_pairs() {
+        let whole = std::fs::read_to_string(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/tests/data/nccl/v2.19_allreduce.txt"
+        ))
+        .unwrap();
+        let slow: String = whole
+            .lines()
+            .map(|line| {
+                let mut words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+                if !line.starts_with('#') && words.len() == 13 {
+                    // Twice the time, half of both bandwidths.
+                    for (at, factor) in [(5, 2.0), (6, 0.5), (7, 0.5), (9, 2.0), (10, 0.5), (11, 0.5)] {
+                        words[at] = format!("{:.2}", words[at].parse::<f64>().unwrap() * factor);
+                    }
+                    return format!("{}\n", words.join(" "));
+                }
+                format!("{line}\n")
+            })
+            .collect();
+        assert_ne!(slow, whole);
+        let out = nccl::read(&whole);
+        let (ranks, hosts) = (out.devices, out.hosts.len());
+        let met = [
+            ("n1,n2", 1),
+            ("n3,n4", 1),
+            ("n5,n6", 1),
+            ("n7,n8", 1),
+            ("n5,n1", 3),
+            ("n6,n2", 4),
+            ("n6,n1", 4),
+            ("n5,n2", 3),
+            ("n5,n6", 5),
+        ];
+        let mut files = vec![("nccl-tests/launch.tsv".to_owned(), String::new())];
+        for (pair, round) in met {
+            let file = format!("{pair}.{round}_perf.txt");
+            files[0].1 += &format!("all_reduce\t{ranks}\t{hosts}\t0\tx\t{file}\tpair={pair};round={round}\n");
+            files.push((
+                format!("nccl-tests/{file}"),
+                if pair == "n5,n6" { slow.clone() } else { whole.clone() },
+            ));
+        }
+        let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (&**name, &**text)).collect();
+        let (_dir, records) = collected("collectives", StageState::Done, &files);
+        let of = [("tool", "nccl-tests"), ("signal", "pair bandwidth")];
+        assert_eq!(find(&records, "stragglers", &of).value, Some(1.0));
+        let one = find(&records, "straggler", &[("node", "n5"), ("peer", "n6"), ("tool", "nccl-tests")]);
+        assert!(one.detail.as_deref().unwrap().contains("2 times of 2"), "{one:?}");
+        assert_eq!(records.iter().filter(|one| one.metric == "pair_bandwidth").count(), met.len());
+        let again = find(&records, "pair_bandwidth", &[("node", "n5"), ("peer", "n6"), ("round", "5")]);
+        let good = find(&records, "pair_bandwidth", &[("node", "n5"), ("peer", "n1"), ("round", "3")]);
+        let share = again.value.unwrap() / good.value.unwrap();
+        assert!((share - 0.5).abs() < 0.01, "{share}");
     }
 
     #[test]

@@ -240,7 +240,7 @@ fn delays(text: &str) -> BTreeMap<(&str, &str), f64> {
 fn containers(raw: &Raw) -> Vec<Record> {
     let (metric, unit) = ("container_start_seconds", "s");
     let Some(file) = raw.file("container.tsv") else {
-        let why = "no container was given (--container IMAGE, where srun has --container-image)";
+        let why = "no container was given (--container IMAGE, where Pyxis or enroot is)";
         return vec![raw.missing(metric, unit, State::Unavailable, why).done()];
     };
     let (inside, plain) =
@@ -257,7 +257,7 @@ fn containers(raw: &Raw) -> Vec<Record> {
             let draft = match (inside.get(&(node.as_str(), cache)), later.is_empty()) {
                 (Some(delay), false) => {
                     let what = if cache == "first" {
-                        "with what had to be fetched and unpacked"
+                        "with what had to be fetched and unpacked, which is nothing where the node had it already"
                     } else {
                         "with its image in place"
                     };

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::ranks::{self, Member, Slowed};
 use super::{Draft, Raw, RawFile};
-use crate::record::{Provenance, Record, State};
+use crate::record::{Evidence, Provenance, Record, State};
 use crate::straggler::cause::Facts;
 use crate::straggler::pairs::{self, Blame, Met};
 use crate::straggler::{self, RULE};
@@ -84,39 +84,38 @@ pub(super) fn read(
                 .param("collective", "all_reduce"),
         ));
     }
-    records.extend(links(raw, file, document).into_iter().map(|draft| finish(signal(draft))).map(
-        |mut record| {
-            if let Some(slowed) = &document.slowed {
-                record.provenance = Provenance::Synthetic;
-                let note =
-                    format!("{} made {} % slower on purpose", slowed.nodes.join(" and "), slowed.percent);
-                record.detail =
-                    Some(record.detail.map_or_else(|| note.clone(), |detail| format!("{detail}; {note}")));
-            }
-            record
-        },
-    ));
+    // They share one machine's loopback: a slow pair says what else ran there.
+    let links = if raw.folder.run.simulated && document.slowed.is_none() {
+        let why = "the nodes are simulated on one machine: the way between two of them is nobody's link";
+        vec![raw.missing("stragglers", "", State::Unavailable, why)]
+    } else {
+        let met: Vec<Met> = document
+            .rows
+            .iter()
+            .filter(|row| row.wrong == 0)
+            .map(|row| Met { nodes: row.nodes.clone(), speed: row.busbw })
+            .collect();
+        blamed(raw, &met, &file.at("/pairs/rows"))
+    };
+    records.extend(links.into_iter().map(|draft| finish(signal(draft))).map(|mut record| {
+        if let Some(slowed) = &document.slowed {
+            record.provenance = Provenance::Synthetic;
+            let note = format!("{} made {} % slower on purpose", slowed.nodes.join(" and "), slowed.percent);
+            record.detail =
+                Some(record.detail.map_or_else(|| note.clone(), |detail| format!("{detail}; {note}")));
+        }
+        record
+    }));
     records.extend(work(raw, file, document, slowed));
     records
 }
 
-fn links(raw: &Raw, file: &RawFile, document: &Pairs) -> Vec<Draft> {
-    // They share one machine's loopback: a slow pair says what else ran there.
-    if raw.folder.run.simulated && document.slowed.is_none() {
-        let why = "the nodes are simulated on one machine: the way between two of them is nobody's link";
-        return vec![raw.missing("stragglers", "", State::Unavailable, why)];
-    }
-    let met: Vec<Met> = document
-        .rows
-        .iter()
-        .filter(|row| row.wrong == 0)
-        .map(|row| Met { nodes: row.nodes.clone(), speed: row.busbw })
-        .collect();
-    let found = match pairs::blame(&met) {
+/// Who is slow of the nodes that met, and by how much: `stragglers`, and a `straggler` for each.
+pub(super) fn blamed(raw: &Raw, met: &[Met], evidence: &Evidence) -> Vec<Draft> {
+    let found = match pairs::blame(met) {
         Ok(found) => found,
         Err(why) => return vec![raw.missing("stragglers", "", State::Unavailable, why)],
     };
-    let evidence = || file.at("/pairs/rows");
     let mut named = Vec::new();
     let mut drafts = Vec::new();
     for blame in &found {
@@ -154,7 +153,7 @@ fn links(raw: &Raw, file: &RawFile, document: &Pairs) -> Vec<Draft> {
         // As for times: how much longer it takes.
         let longer = (1.0 / (1.0 - short).max(1e-6) - 1.0) * 100.0;
         let draft = raw
-            .measured("straggler", "percent", longer, evidence())
+            .measured("straggler", "percent", longer, evidence.clone())
             .on(node)
             .param("kind", kind)
             .detail(text);
@@ -164,11 +163,11 @@ fn links(raw: &Raw, file: &RawFile, document: &Pairs) -> Vec<Draft> {
         });
     }
     let detail = if named.is_empty() {
-        format!("no node and no link among {} measured pairs", document.rows.len())
+        format!("no node and no link among {} measured pairs", met.len())
     } else {
         named.join("; ")
     };
-    drafts.insert(0, raw.measured("stragglers", "", named.len() as f64, evidence()).detail(detail));
+    drafts.insert(0, raw.measured("stragglers", "", named.len() as f64, evidence.clone()).detail(detail));
     drafts
 }
 

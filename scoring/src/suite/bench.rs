@@ -46,6 +46,14 @@ pub enum Stop {
     Terminated,
 }
 
+/// When a step counts as hung, before the stage's own end.
+pub struct Limit<'a> {
+    /// From then on.
+    pub at: Instant,
+    /// Looks at it before it is ended.
+    pub evidence: &'a dyn Fn(&Bench),
+}
+
 /// What the payloads compute on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Device {
@@ -80,6 +88,8 @@ pub struct Bench {
     pub launch: Launch,
     /// The job's first step, where it had to be taken before the stage `lifecycle`.
     pub first_step: String,
+    /// The first start of the container on every node, taken before torch was looked for in it.
+    pub first_container: String,
     /// Folder of `payload/`.
     pub parts: PathBuf,
     /// This program.
@@ -207,7 +217,7 @@ impl Bench {
 
     /// Adds a payload to a step, as the launch options say.
     pub fn python_command(&self, step: &mut Command, payload: &str) {
-        step.args(self.launch.options(&[&self.results, &self.parts]))
+        step.args(self.launch.enter(&[&self.results, &self.parts], &self.parts))
             .args(self.launch.words(&self.python))
             .arg(self.parts.join("payload").join(payload));
     }
@@ -260,7 +270,18 @@ impl Bench {
     ///
     /// # Errors
     /// As [`Bench::run`].
-    pub fn wait(&mut self, mut child: Child) -> Result<i32, Stop> {
+    pub fn wait(&mut self, child: Child) -> Result<i32, Stop> {
+        match self.wait_until(child, None)? {
+            Some(code) => Ok(code),
+            None => Err(Stop::Deadline(None)),
+        }
+    }
+
+    /// The same, but not beyond a limit of its own: none when the step had to be ended there.
+    ///
+    /// # Errors
+    /// As [`Bench::run`].
+    pub fn wait_until(&mut self, mut child: Child, limit: Option<Limit<'_>>) -> Result<Option<i32>, Stop> {
         let mut watch = stuck::Watch::new(self.raw().join(stuck::FOLDER));
         let mut seen: Option<String> = None;
         loop {
@@ -271,7 +292,7 @@ impl Bench {
                     return match seen {
                         // The others' time-out ended the step; who caused it was seen before.
                         Some(seen) if code != 0 => Err(Stop::Failed(code, Some(seen))),
-                        _ => Ok(code),
+                        _ => Ok(Some(code)),
                     };
                 }
                 Ok(None) => {}
@@ -283,6 +304,11 @@ impl Bench {
             if terminated || Instant::now() >= self.deadline {
                 self.kill(child);
                 return Err(if terminated { Stop::Terminated } else { Stop::Deadline(seen) });
+            }
+            if let Some(limit) = limit.as_ref().filter(|limit| Instant::now() >= limit.at) {
+                (limit.evidence)(self);
+                self.kill(child);
+                return Ok(None);
             }
             if let Some(found) = watch.look(Instant::now()) {
                 let (text, sure) = stuck::evidence(self, &found);

@@ -1,155 +1,51 @@
 //! Stage `collectives`: nccl-tests or rccl-tests where they are, then torch.distributed as a second witness, and the only
 //! one on CPUs.
 //!
-//! nccl-tests run on all nodes with every collective, on the first 1, 2, 4 ... nodes, on neighbouring nodes in pairs (all
-//! pairs at the same time), and inside one node without NVLink. One task is one GPU; all tasks are one world only when
-//! Slurm has an MPI plug-in that the programs were built for, so without it one process holds all GPUs of one node.
+//! nccl-tests run on all nodes with every collective, on the first 1, 2, 4 ... nodes, on nodes in pairs (all pairs of a round
+//! at the same time; nodes of slow pairs meet others), and inside one node without NVLink.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
-use std::time::Duration;
+use std::process::Child;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use super::bench::{Bench, Device, Stop};
-use super::slurm;
-use crate::audit::platform::nccl_settings;
-use crate::collect::nccl;
+use super::bench::{Bench, Device, Limit, Stop};
+use super::launch::{self, Container, Runtime};
+use super::nccl::{self, ALL, Facts, PAIRED, Start, Tools};
+use super::{measure, pairs, slurm};
+use crate::collect::nccl as table;
+use crate::straggler::pairs::Met;
 
-/// Collectives in the order of their worth, should the time run out; nccl-tests' names.
-const ALL: [&str; 11] = [
-    "all_reduce",
-    "alltoall",
-    "all_gather",
-    "reduce_scatter",
-    "broadcast",
-    "sendrecv",
-    "reduce",
-    "gather",
-    "scatter",
-    "hypercube",
-    "alltoallv",
-];
-/// Pairs that are measured at most.
-const PAIRS: usize = 32;
-/// GPUs' own links and shared memory off: what is left goes through the network cards.
-const NO_LINKS: [(&str, &str); 2] = [("NCCL_P2P_DISABLE", "1"), ("NCCL_SHM_DISABLE", "1")];
+/// The least that a start may take before it counts as hung, and its share of the time that the stage has left.
+const LEAST: Duration = Duration::from_secs(60);
+const SHARE: u32 = 3;
+/// Starts that hang one after the other until the rest is left out: torch.distributed must have its time, too.
+const HUNG: u32 = 2;
 
-/// How the programs are reached.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Tools {
-    /// A container image for Pyxis; none: the node's own files.
-    image: Option<String>,
-    /// Folder in the container, or what the caller gave; none: searched.
-    folder: Option<PathBuf>,
-    /// Word for srun's `--mpi`; none: the tasks would not find each other.
-    mpi: Option<String>,
-    /// GPUs of a node.
-    gpus: u32,
+/// How a start ended, as `launch.tsv` has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// Its exit code.
+    Code(i32),
+    /// It was stopped at its own limit, in seconds.
+    Limit(u64),
+    /// Not started: others hung before it.
+    NotRun,
+    /// There is no such program.
+    Absent,
 }
 
-/// One start of one program.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Start {
-    /// Name of its files.
-    label: String,
-    collective: &'static str,
-    nodes: Vec<String>,
-    /// Smallest and largest message in nccl-tests' notation, and the factor between sizes.
-    sizes: (String, String, u32),
-    env: Vec<(&'static str, &'static str)>,
-    /// `variant=nvlink_off`, `pair=n1,n2`; empty for the sweep over all nodes.
-    params: String,
-    /// One process for all GPUs of the one node.
-    one_process: bool,
-    /// Options of newer releases, and the JSON file that they write.
-    more: Vec<String>,
-}
-
-impl Start {
-    fn of(label: &str, collective: &'static str, nodes: &[String], sizes: (&str, &str, u32)) -> Self {
-        Self {
-            label: label.to_owned(),
-            collective,
-            nodes: nodes.to_vec(),
-            sizes: (sizes.0.to_owned(), sizes.1.to_owned(), sizes.2),
-            env: Vec::new(),
-            params: String::new(),
-            one_process: false,
-            more: Vec::new(),
+impl std::fmt::Display for End {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Code(code) => write!(f, "{code}"),
+            Self::Limit(seconds) => write!(f, "limit {seconds}"),
+            Self::NotRun => f.write_str("not-run"),
+            Self::Absent => f.write_str("absent"),
         }
     }
-
-    /// The program's arguments.
-    fn args(&self, gpus: u32) -> Vec<String> {
-        let (from, to, factor) = &self.sizes;
-        let each = if self.one_process { gpus } else { 1 };
-        // -a 3: the slowest rank's time. -w 5: releases differ in their warm-up.
-        let args = format!("-b {from} -e {to} -f {factor} -g {each} -w 5 -a 3 -c 1");
-        args.split(' ').map(str::to_owned).chain(self.more.iter().cloned()).collect()
-    }
-
-    fn ranks(&self, gpus: u32) -> u64 {
-        self.nodes.len() as u64 * u64::from(gpus)
-    }
-}
-
-/// Options of srun for the container, with the results folder in it.
-fn container(tools: &Tools, results: &Path) -> Vec<String> {
-    let Some(image) = &tools.image else { return Vec::new() };
-    vec![
-        format!("--container-image={image}"),
-        "--no-container-remap-root".to_owned(),
-        "--no-container-mount-home".to_owned(),
-        format!("--container-mounts={0}:{0}", results.display()),
-    ]
-}
-
-/// All starts, the most telling ones first. `last` is the largest message.
-fn starts(tools: &Tools, nodes: &[String], last: &str) -> Vec<Start> {
-    let fine = if last == "16G" { 2 } else { 8 };
-    let large = if last == "16G" { "128M" } else { "1M" };
-    let Some(first) = nodes.get(..1) else { return Vec::new() };
-    let alone = |start: Start| Start { one_process: tools.mpi.is_none(), ..start };
-    let mut all = Vec::new();
-    if tools.mpi.is_some() {
-        all.extend(ALL.iter().map(|name| Start::of(name, name, nodes, ("8", last, fine))));
-        let mut count = 1;
-        while count < nodes.len() {
-            for name in ["all_reduce", "alltoall"] {
-                all.push(Start::of(
-                    &format!("{name}.{count}-nodes"),
-                    name,
-                    &nodes[..count],
-                    (large, last, 2),
-                ));
-            }
-            count *= 2;
-        }
-        if nodes.len() > 2 {
-            for pair in nodes.chunks_exact(2).take(PAIRS) {
-                all.push(Start {
-                    params: format!("pair={}", pair.join(",")),
-                    ..Start::of(
-                        &format!("all_reduce.pair-{}", pair.join("-")),
-                        "all_reduce",
-                        pair,
-                        (large, last, 8),
-                    )
-                });
-            }
-        }
-    } else {
-        all.extend(ALL.iter().map(|name| alone(Start::of(name, name, first, ("8", last, fine)))));
-    }
-    if tools.gpus > 1 {
-        all.push(alone(Start {
-            env: NO_LINKS.to_vec(),
-            params: "variant=nvlink_off".to_owned(),
-            ..Start::of("all_reduce.nvlink-off", "all_reduce", first, (large, last, 2))
-        }));
-    }
-    all
 }
 
 /// The stage.
@@ -160,59 +56,156 @@ pub fn collectives(bench: &mut Bench) -> Result<(), Stop> {
     let folder = bench.raw().join("nccl-tests");
     fs::create_dir_all(&folder)
         .map_err(|error| Stop::Failed(2, Some(format!("cannot make {}: {error}", folder.display()))))?;
-    settings(&bench.raw().join("nccl-settings.tsv"))?;
-    let gpus = bench.job.gpus_on_node.as_deref().and_then(|text| text.parse().ok());
-    let set = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
-    let mut tools = Tools {
-        image: set("CLUSTERMAX_NCCL_IMAGE"),
-        folder: set("CLUSTERMAX_NCCL_TESTS").map(PathBuf::from),
-        mpi: None,
-        gpus: if bench.torch.gpus > 0 { bench.torch.gpus } else { gpus.unwrap_or(1) },
-    };
-    let device_files = ["/dev/nvidiactl", "/dev/kfd"].iter().any(|file| Path::new(file).exists());
-    let found = perf(&tools, "all_reduce");
-    let unavailable = match &found {
-        None => Some(
-            "nccl-tests are not installed (all_reduce_perf is neither in PATH nor in /opt/nccl-tests/build): set \
-             CLUSTERMAX_NCCL_TESTS to their folder, or CLUSTERMAX_NCCL_IMAGE to a container image that has them",
-        ),
-        Some(_) if bench.torch.device == Device::Cpu && !device_files => {
-            Some("nccl-tests are installed, but the node has no GPU that they could use")
+    match find(bench, &folder)? {
+        Err(why) => write(&folder.join("unavailable.txt"), &format!("{why}\n"))?,
+        Ok(tools) => {
+            if let Some(rate) = network(Path::new("/sys"), tools.gpus) {
+                write(&folder.join("network.txt"), &format!("{rate}\n"))?;
+            }
+            let mut run = Run { folder: &folder, tools: &tools, hung: 0 };
+            run.all(bench)?;
         }
-        Some(_) => None,
-    };
-    if let Some(why) = unavailable {
-        write(&folder.join("unavailable.txt"), &format!("{why}\n"))?;
-    } else {
-        // srun lists them on stderr.
-        let listed = slurm::output("bash", &["-c", "srun --mpi=list 2>&1"], Duration::from_secs(20));
-        let mpi = mpi_word(&listed.unwrap_or_default());
-        let built = tools.image.is_some() || found.as_deref().is_some_and(speaks_mpi);
-        tools.mpi = mpi.clone().filter(|_| built);
-        if tools.mpi.is_none() && bench.nodes.len() > 1 {
-            let why = if built {
-                "Slurm has no MPI plug-in that makes the tasks one world (srun --mpi=list names neither pmix nor pmi2): measured inside one node only"
-            } else {
-                "the programs were built without MPI (make MPI=1), so every task would be a world of its own: measured inside one node only"
-            };
-            write(&folder.join("one-node.txt"), &format!("{why}\n"))?;
-        }
-        if let Some(rate) = network(Path::new("/sys"), tools.gpus) {
-            write(&folder.join("network.txt"), &format!("{rate}\n"))?;
-        }
-        nccl_tests(bench, &folder, &tools)?;
     }
     let message = bench.sizes().message.to_string();
     bench.payload("collectives.py", &["--max".to_owned(), message])
 }
 
-/// NCCL's settings with their origin: name, value, where it is set.
-fn settings(path: &Path) -> Result<(), Stop> {
-    let lines: String = nccl_settings()
-        .iter()
-        .map(|(name, value, origin)| format!("{name}\t{}\t{origin}\n", value.replace(['\t', '\n'], " ")))
-        .collect();
-    write(path, &lines)
+/// Looks for the programs: in the image given for them, else in the suite's container, else on the nodes. The sentence
+/// says why there are none that could be used.
+fn find(bench: &mut Bench, folder: &Path) -> Result<Result<Tools, String>, Stop> {
+    let set = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
+    let given = set("CLUSTERMAX_NCCL_TESTS").unwrap_or_default();
+    let places: Vec<Option<Container>> = match set("CLUSTERMAX_NCCL_IMAGE") {
+        Some(image) => match image_for_nccl(bench, &image) {
+            Ok(container) => vec![Some(container)],
+            Err(why) => return Ok(Err(format!("CLUSTERMAX_NCCL_IMAGE={image}: {why}"))),
+        },
+        None => bench.launch.container().map_or_else(|| vec![None], |container| vec![Some(container), None]),
+    };
+    let gpus = bench.job.gpus_on_node.as_deref().and_then(|text| text.parse().ok());
+    let gpus = if bench.torch.gpus > 0 { bench.torch.gpus } else { gpus.unwrap_or(1) };
+    let mut reasons = Vec::new();
+    for container in places {
+        let (place, name) = match &container {
+            Some(one) => (format!("in {}", one.image), "facts.txt"),
+            None => ("on the nodes".to_owned(), "facts-host.txt"),
+        };
+        let said = match look(bench, &folder.join(name), container.as_ref(), &given)? {
+            Ok(said) => said,
+            Err(why) => {
+                reasons.push(format!("{place}: {why}"));
+                continue;
+            }
+        };
+        let facts = Facts::of(&said);
+        // Of the place where the payloads run, unless nccl-tests are found elsewhere.
+        let own = |name: &str| std::env::var(name).ok();
+        let settings = facts.settings(&bench.nodes, own, container.as_ref());
+        let settings_file = bench.raw().join("nccl-settings.tsv");
+        if !settings_file.exists() {
+            write(&settings_file, &settings)?;
+        }
+        let (_, built) = match facts.program("all_reduce", &bench.nodes) {
+            Ok(found) => found,
+            Err(why) => {
+                reasons.push(format!("{place}: {why}"));
+                continue;
+            }
+        };
+        if bench.torch.device == Device::Cpu && !facts.gpus {
+            reasons.push(format!("{place}: nccl-tests are there, but no GPU that they could use"));
+            continue;
+        }
+        write(&settings_file, &settings)?;
+        let (mpi, refused) = if built { mpi_plugin(bench)? } else { (None, Vec::new()) };
+        if mpi.is_none() && bench.nodes.len() > 1 {
+            let why = match (built, &refused[..]) {
+                (false, _) => {
+                    "the programs were built without MPI (make MPI=1), so every task would be a world of its own".to_owned()
+                }
+                (true, []) => {
+                    "Slurm has no MPI plug-in that makes the tasks one world (srun --mpi=list names neither pmix nor pmi2)"
+                        .to_owned()
+                }
+                (true, refused) => refused.join("; "),
+            };
+            let why = format!("{why}: measured inside one node only");
+            write(&folder.join("one-node.txt"), &format!("{why}\n"))?;
+        }
+        let programs = ALL
+            .iter()
+            .filter_map(|name| Some(((*name).to_owned(), facts.program(name, &bench.nodes).ok()?.0)))
+            .collect();
+        let (launch, parts) = (bench.launch.clone(), bench.parts.clone());
+        return Ok(Ok(Tools { container, launch, parts, programs, mpi, gpus }));
+    }
+    Ok(Err(format!(
+        "nccl-tests cannot be used ({}): put them into PATH or /opt/nccl-tests/build, set CLUSTERMAX_NCCL_TESTS to their folder, or \
+         CLUSTERMAX_NCCL_IMAGE to a container image that has them",
+        reasons.join("; ")
+    )))
+}
+
+/// The word for srun's `--mpi`: the first that starts a task on every node. What Slurm lists need not work: its plug-in is
+/// often there without the PMIx library that it loads. Also why others were refused.
+fn mpi_plugin(bench: &mut Bench) -> Result<(Option<String>, Vec<String>), Stop> {
+    // srun lists them on stderr.
+    let listed = slurm::output("bash", &["-c", "srun --mpi=list 2>&1"], Duration::from_secs(20));
+    let mut refused = Vec::new();
+    for word in nccl::mpi_words(&listed.unwrap_or_default()) {
+        let mut step = bench.srun(1);
+        step.arg(format!("--mpi={word}")).arg("true");
+        let child = bench.spawn(step, None)?;
+        let limit = Limit { at: Instant::now() + LEAST, evidence: &|_| {} };
+        let said = match bench.wait_until(child, Some(limit))? {
+            Some(0) => return Ok((Some(word), refused)),
+            Some(_) => measure::last_words(&bench.log()),
+            None => format!("it did not end within {} s", LEAST.as_secs()),
+        };
+        refused.push(format!("srun --mpi={word} starts nothing ({said}), although srun --mpi=list names it"));
+    }
+    Ok((None, refused))
+}
+
+fn image_for_nccl(bench: &Bench, image: &str) -> Result<Container, String> {
+    let enroot = slurm::output("enroot", &["version"], Duration::from_secs(30)).is_some();
+    let runtime = launch::runtime(image, launch::pyxis(), enroot).map_err(|failure| failure.message)?;
+    launch::mountable(&[&bench.results, &bench.parts]).map_err(|failure| failure.message)?;
+    Ok(Container {
+        image: image.to_owned(),
+        runtime,
+        name: format!("clustermax-{}-nccl", bench.job.id),
+        mounts: bench.launch.container_mounts.clone(),
+    })
+}
+
+/// What `payload/nccl-facts.sh` says on every node, kept in `out`; or why it could not run there.
+fn look(
+    bench: &mut Bench,
+    out: &Path,
+    container: Option<&Container>,
+    given: &str,
+) -> Result<Result<String, String>, Stop> {
+    let script = bench.parts.join("payload/nccl-facts.sh");
+    let mut step = bench.srun(1);
+    step.arg("--mpi=none");
+    match container {
+        Some(container) => {
+            step.args(container.words(&[&bench.results, &bench.parts], &bench.parts)).arg("bash");
+        }
+        None if bench.launch.modules.is_empty() => {
+            step.arg("bash");
+        }
+        None => {
+            step.args(bench.launch.words(Path::new("bash")));
+        }
+    }
+    step.arg(script).arg(if container.is_some() { "yes" } else { "no" }).arg(given).args(ALL);
+    let code = bench.run(step, Some(out))?;
+    if code != 0 {
+        return Ok(Err(format!("cannot be looked at: {}", measure::last_words(&bench.log()))));
+    }
+    Ok(Ok(String::from_utf8_lossy(&fs::read(out).unwrap_or_default()).into_owned()))
 }
 
 /// GB/s per GPU of all active RDMA ports of this node together, which no collective between nodes can exceed; none
@@ -236,128 +229,160 @@ fn network(sysfs: &Path, gpus: u32) -> Option<f64> {
     (rate > 0.0).then(|| rate / 8.0 / f64::from(gpus.max(1)))
 }
 
-/// pmix in its newest form, else pmi2; what `srun --mpi=list` prints.
-fn mpi_word(listed: &str) -> Option<String> {
-    let words =
-        || listed.split(|c: char| c.is_whitespace() || c == ',').map(|word| word.trim_end_matches(':'));
-    let newest = words().filter(|word| word.starts_with("pmix_v")).max().map(str::to_owned);
-    let plain = |name: &str| words().any(|word| word == name).then(|| name.to_owned());
-    plain("pmix").or(newest).or_else(|| plain("pmi2"))
+/// All starts of nccl-tests.
+struct Run<'a> {
+    folder: &'a Path,
+    tools: &'a Tools,
+    /// How many hung, one after the other.
+    hung: u32,
 }
 
-/// Whether the program was linked with an MPI library: its name stands in the file.
-fn speaks_mpi(program: &Path) -> bool {
-    let bytes = fs::read(program).unwrap_or_default();
-    bytes.windows(6).any(|window| window == b"libmpi")
-}
+impl Run<'_> {
+    fn all(&mut self, bench: &mut Bench) -> Result<(), Stop> {
+        let last = bench.sizes().nccl_message;
+        for start in nccl::starts(self.tools, &bench.nodes, last) {
+            self.together(bench, &[start])?;
+        }
+        if self.tools.mpi.is_some() && bench.nodes.len() > 2 {
+            self.pairs(bench, last)?;
+        }
+        self.per_iteration(bench)
+    }
 
-fn nccl_tests(bench: &mut Bench, folder: &Path, tools: &Tools) -> Result<(), Stop> {
-    let last = bench.sizes().nccl_message;
-    let all = starts(tools, &bench.nodes, last);
-    let mut position = 0;
-    while position < all.len() {
-        // Pairs run at the same time, everything else alone.
-        let together = if all[position].params.starts_with("pair=") {
-            all[position..].iter().take_while(|start| start.params.starts_with("pair=")).count()
-        } else {
-            1
-        };
+    /// Every node with another one; then nodes of slow pairs with others.
+    fn pairs(&mut self, bench: &mut Bench, last: &str) -> Result<(), Stop> {
+        let nodes: Vec<String> = bench.nodes.iter().take(PAIRED).cloned().collect();
+        let mut met = Vec::new();
+        let mut round = 0;
+        let mut rounds = pairs::neighbours(&nodes);
+        while !rounds.is_empty() {
+            for pairs in rounds {
+                round += 1;
+                let starts: Vec<Start> = pairs.iter().map(|pair| nccl::pair(pair, round, last)).collect();
+                self.together(bench, &starts)?;
+                let speed = |start: &Start| self.speed(start);
+                met.extend(
+                    pairs
+                        .into_iter()
+                        .zip(&starts)
+                        .filter_map(|(nodes, start)| Some(Met { nodes, speed: speed(start)? })),
+                );
+            }
+            let suspects = if round <= 2 { pairs::suspects(&met) } else { Vec::new() };
+            rounds = if suspects.is_empty() { Vec::new() } else { pairs::again(&nodes, &met, &suspects) };
+            // Once: what the further rounds show is for the records to judge.
+            round = round.max(2);
+        }
+        Ok(())
+    }
+
+    /// Bus bandwidth of the largest message of a table that is a result.
+    fn speed(&self, start: &Start) -> Option<f64> {
+        let text = fs::read(self.folder.join(format!("{}_perf.txt", start.label))).ok()?;
+        let out = table::read(&String::from_utf8_lossy(&text));
+        let speed = out.rows.last().filter(|_| out.state == table::State::Ok)?.busbw();
+        (speed.is_finite() && speed > 0.0).then_some(speed)
+    }
+
+    /// Runs these at the same time, each on its own nodes.
+    fn together(&mut self, bench: &mut Bench, starts: &[Start]) -> Result<(), Stop> {
         let mut running: Vec<(&Start, PathBuf, Child)> = Vec::new();
-        for start in &all[position..position + together] {
-            let Some(program) = perf(tools, start.collective) else { continue };
-            let child = begin(bench, folder, tools, start, &program)?;
-            running.push((start, program, child));
+        let begin = Instant::now();
+        let limit = LEAST.max(bench.deadline.saturating_duration_since(begin) / SHARE);
+        for start in starts {
+            let Some(program) = self.tools.programs.get(start.collective) else {
+                self.record(start, Path::new(&format!("{}_perf", start.collective)), End::Absent)?;
+                continue;
+            };
+            if self.hung >= HUNG {
+                self.record(start, program, End::NotRun)?;
+                continue;
+            }
+            let mut step = bench.srun_on(&start.nodes, if start.one_process { 1 } else { self.tools.gpus });
+            let set = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
+            nccl::launch(&mut step, (self.folder, &bench.results), self.tools, start, program, set);
+            let child = bench.spawn(step, Some(&self.folder.join(format!("{}_perf.txt", start.label))))?;
+            running.push((start, program.clone(), child));
         }
         for (start, program, child) in running {
-            let code = bench.wait(child)?;
-            record(folder, start, tools, &program, code)?;
+            let evidence = |bench: &Bench| self.ask_ranks(bench, start);
+            let end = match bench.wait_until(child, Some(Limit { at: begin + limit, evidence: &evidence }))? {
+                Some(code) => {
+                    self.hung = 0;
+                    End::Code(code)
+                }
+                None => {
+                    self.hung += 1;
+                    End::Limit(limit.as_secs())
+                }
+            };
+            self.record(start, &program, end)?;
         }
-        position += together;
+        Ok(())
     }
-    per_iteration(bench, folder, tools)
-}
 
-/// Every iteration and process of one size, from releases that write it: the straggler's signal.
-fn per_iteration(bench: &mut Bench, folder: &Path, tools: &Tools) -> Result<(), Stop> {
-    let text = fs::read_to_string(folder.join("all_reduce_perf.txt")).unwrap_or_default();
-    if !reports_iterations(nccl::read(&text).version.as_deref()) {
-        return Ok(());
-    }
-    let Some(program) = perf(tools, "all_reduce") else { return Ok(()) };
-    let nodes = if tools.mpi.is_some() { bench.nodes.clone() } else { bench.nodes[..1].to_vec() };
-    let json = folder.join("iterations.json");
-    // The program refuses to write over a file and numbers a new one.
-    let _ = fs::remove_file(&json);
-    let start = Start {
-        one_process: tools.mpi.is_none(),
-        params: "variant=per_iteration".to_owned(),
-        more: ["-n", "100", "-I", "1", "-J"]
-            .map(str::to_owned)
-            .into_iter()
-            .chain([json.display().to_string()])
-            .collect(),
-        ..Start::of("all_reduce.iterations", "all_reduce", &nodes, ("64M", "64M", 2))
-    };
-    let child = begin(bench, folder, tools, &start, &program)?;
-    let code = bench.wait(child)?;
-    record(folder, &start, tools, &program, code)
-}
-
-/// nccl-tests 2.19.2 and later.
-fn reports_iterations(version: Option<&str>) -> bool {
-    let Some(version) = version.and_then(|text| text.strip_prefix("nccl-tests ")) else { return false };
-    let numbers: Vec<u64> = version.split('.').map_while(|part| part.parse().ok()).collect();
-    numbers >= vec![2, 19, 2]
-}
-
-fn begin(bench: &Bench, folder: &Path, tools: &Tools, start: &Start, program: &Path) -> Result<Child, Stop> {
-    let mut step = bench.srun_on(&start.nodes, if start.one_process { 1 } else { tools.gpus });
-    launch(&mut step, folder, &bench.results, tools, start, program);
-    bench.spawn(step, Some(&folder.join(format!("{}_perf.txt", start.label))))
-}
-
-fn launch(step: &mut Command, folder: &Path, results: &Path, tools: &Tools, start: &Start, program: &Path) {
-    // NCCL's log goes to files of its own, never into the table. What the user set stays.
-    for (name, value) in [("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_SUBSYS", "INIT,ENV,NET,TUNING")] {
-        if std::env::var_os(name).is_none() {
-            step.env(name, value);
+    /// What NCCL itself says of ranks that hang (2.24 and later), before they are ended; its log lies beside it anyway.
+    fn ask_ranks(&self, bench: &Bench, start: &Start) {
+        const ASK: &str = "command -v ncclras >/dev/null || { echo 'ncclras is not here'; exit 0; }; exec timeout 20 ncclras -v";
+        let Some(first) = start.nodes.get(..1) else { return };
+        let mut step = bench.srun_on(first, 1);
+        step.arg("--mpi=none");
+        if let Some(container) = &self.tools.container {
+            step.args(container.words(&[&bench.results], &self.tools.parts));
         }
+        step.args(["bash", "-c", ASK]);
+        let out = self.folder.join(format!("{}.ncclras.txt", start.label));
+        let Ok(mut child) = bench.spawn(step, Some(&out)) else { return };
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_secs(30) && matches!(child.try_wait(), Ok(None)) {
+            thread::sleep(Duration::from_millis(50));
+        }
+        let _ = child.kill();
+        let _ = child.wait();
     }
-    step.env("NCCL_DEBUG_FILE", folder.join(format!("nccl-{}.%h.%p.log", start.label)));
-    // MI300X before ROCm 6.4 needs it; others ignore it.
-    if std::env::var_os("HSA_NO_SCRATCH_RECLAIM").is_none() {
-        step.env("HSA_NO_SCRATCH_RECLAIM", "1");
-    }
-    // It would split the ranks into groups of which each measures itself.
-    step.env_remove("NCCL_TESTS_SPLIT").env_remove("NCCL_TESTS_SPLIT_MASK");
-    step.envs(start.env.iter().copied());
-    let mpi = if start.one_process { "none" } else { tools.mpi.as_deref().unwrap_or("none") };
-    step.arg(format!("--mpi={mpi}"))
-        .args(container(tools, results))
-        .arg(program)
-        .args(start.args(tools.gpus));
-}
 
-/// A line of `launch.tsv`: collective, ranks, nodes, exit code, command, file, params.
-fn record(folder: &Path, start: &Start, tools: &Tools, program: &Path, code: i32) -> Result<(), Stop> {
-    let env: String = start.env.iter().map(|(name, value)| format!("{name}={value} ")).collect();
-    let line = format!(
-        "{}\t{}\t{}\t{code}\t{env}{} {}\t{}_perf.txt\t{}\n",
-        start.collective,
-        start.ranks(tools.gpus),
-        start.nodes.len(),
-        program.display(),
-        start.args(tools.gpus).join(" "),
-        start.label,
-        start.params,
-    );
-    let path = folder.join("launch.tsv");
-    OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(&path)
-        .and_then(|mut file| file.write_all(line.as_bytes()))
-        .map_err(|error| Stop::Failed(2, Some(format!("cannot write {}: {error}", path.display()))))
+    /// Every iteration and process of one size, from releases that write it: the straggler's signal.
+    fn per_iteration(&mut self, bench: &mut Bench) -> Result<(), Stop> {
+        let text = fs::read(self.folder.join("all_reduce_perf.txt")).unwrap_or_default();
+        if !nccl::reports_iterations(table::read(&String::from_utf8_lossy(&text)).version.as_deref()) {
+            return Ok(());
+        }
+        let nodes = if self.tools.mpi.is_some() { bench.nodes.clone() } else { bench.nodes[..1].to_vec() };
+        let json = self.folder.join("iterations.json");
+        // The program refuses to write over a file and numbers a new one.
+        let _ = fs::remove_file(&json);
+        let start = Start {
+            one_process: self.tools.mpi.is_none(),
+            params: "variant=per_iteration".to_owned(),
+            more: ["-n", "100", "-I", "1", "-J"]
+                .map(str::to_owned)
+                .into_iter()
+                .chain([json.display().to_string()])
+                .collect(),
+            ..Start::of("all_reduce.iterations", "all_reduce", &nodes, ("64M", "64M", 2))
+        };
+        self.together(bench, &[start])
+    }
+
+    /// A line of `launch.tsv`: collective, ranks, nodes, how it ended, command, file, params.
+    fn record(&self, start: &Start, program: &Path, end: End) -> Result<(), Stop> {
+        let line = format!(
+            "{}\t{}\t{}\t{end}\t{}\t{}_perf.txt\t{}\n",
+            start.collective,
+            start.ranks(self.tools.gpus),
+            start.nodes.len(),
+            start.command(self.tools, program),
+            start.label,
+            start.params
+        );
+        let path = self.folder.join("launch.tsv");
+        OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&path)
+            .and_then(|mut file| file.write_all(line.as_bytes()))
+            .map_err(|error| Stop::Failed(2, Some(format!("cannot write {}: {error}", path.display()))))
+    }
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Stop> {
@@ -365,161 +390,28 @@ fn write(path: &Path, text: &str) -> Result<(), Stop> {
         .map_err(|error| Stop::Failed(2, Some(format!("cannot write {}: {error}", path.display()))))
 }
 
-/// A program of nccl-tests or rccl-tests. MPI builds have several names; NVIDIA's and AMD's containers and images put them
-/// in these folders. In a container only its name is known.
-fn perf(tools: &Tools, collective: &str) -> Option<PathBuf> {
-    const FOLDERS: [&str; 6] = [
-        "/opt/nccl_tests/build",
-        "/opt/nccl-tests/build",
-        "/opt/oci-hpc/nccl-test/build",
-        "/opt/rccl-tests/build",
-        "/usr/local/nccl-tests/build",
-        "/opt/nccl-tests/bin",
-    ];
-    let name = format!("{collective}_perf");
-    if tools.image.is_some() {
-        return Some(tools.folder.as_ref().map_or_else(|| PathBuf::from(&name), |folder| folder.join(&name)));
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let searched = std::env::split_paths(&path).chain(FOLDERS.iter().map(PathBuf::from));
-    // What the caller gave is meant: nothing else is taken in its place.
-    let folders: Vec<PathBuf> = match &tools.folder {
-        Some(folder) => vec![folder.clone(), folder.join("build")],
-        None => searched.collect(),
-    };
-    folders
+/// What the suite left on the nodes: containers that Pyxis keeps by their name.
+pub fn leave_containers(bench: &Bench) {
+    let image = std::env::var("CLUSTERMAX_NCCL_IMAGE").unwrap_or_default();
+    let kept = |given: bool, name: &str| given.then(|| format!("pyxis_clustermax-{}{name}", bench.job.id));
+    let names: Vec<String> = [kept(bench.launch.container.is_some(), ""), kept(!image.is_empty(), "-nccl")]
         .into_iter()
-        .flat_map(|folder| [folder.join(&name), folder.join(format!("{name}_mpi"))])
-        .find(|file| rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok() && file.is_file())
+        .flatten()
+        .collect();
+    if names.is_empty() || bench.launch.runtime != Runtime::Pyxis {
+        return;
+    }
+    let script = "command -v enroot >/dev/null || exit 0; for name; do enroot remove -f \"$name\"; done >/dev/null 2>&1";
+    let (count, list) = (format!("-N{}", bench.nodes.len()), bench.nodes.join(","));
+    let mut args = vec!["--quiet", "--overlap", "--mpi=none", "--ntasks-per-node=1", &count, "-w", &list];
+    args.extend(["bash", "-c", script, "bash"]);
+    args.extend(names.iter().map(String::as_str));
+    let _ = slurm::output("srun", &args, Duration::from_secs(60));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn tools(mpi: Option<&str>, image: Option<&str>) -> Tools {
-        Tools { image: image.map(str::to_owned), folder: None, mpi: mpi.map(str::to_owned), gpus: 8 }
-    }
-
-    fn nodes(count: usize) -> Vec<String> {
-        (1..=count).map(|n| format!("n{n}")).collect()
-    }
-
-    #[test]
-    fn every_collective_world_pair_and_the_run_without_nvlink() {
-        let all = starts(&tools(Some("pmix"), None), &nodes(5), "16G");
-        let labels: Vec<&str> = all.iter().map(|start| start.label.as_str()).collect();
-        assert_eq!(labels[..11], ALL);
-        assert_eq!(
-            labels[11..],
-            [
-                "all_reduce.1-nodes",
-                "alltoall.1-nodes",
-                "all_reduce.2-nodes",
-                "alltoall.2-nodes",
-                "all_reduce.4-nodes",
-                "alltoall.4-nodes",
-                "all_reduce.pair-n1-n2",
-                "all_reduce.pair-n3-n4",
-                "all_reduce.nvlink-off",
-            ]
-        );
-        assert_eq!(all[0].args(8).join(" "), "-b 8 -e 16G -f 2 -g 1 -w 5 -a 3 -c 1");
-        assert_eq!((all[0].ranks(8), all[13].ranks(8), all[17].params.as_str()), (40, 16, "pair=n1,n2"));
-        let off = all.last().unwrap();
-        assert_eq!(
-            (off.nodes.len(), off.params.as_str(), off.env[0].0),
-            (1, "variant=nvlink_off", "NCCL_P2P_DISABLE")
-        );
-        // 64 nodes and more: 32 pairs.
-        let many = starts(&tools(Some("pmix"), None), &nodes(128), "16G");
-        assert_eq!(many.iter().filter(|start| start.params.starts_with("pair=")).count(), 32);
-        // A small profile ends where its message ends.
-        assert!(
-            starts(&tools(Some("pmix"), None), &nodes(2), "16M").iter().all(|start| start.sizes.1 == "16M")
-        );
-    }
-
-    #[test]
-    fn without_mpi_one_process_holds_one_nodes_gpus() {
-        let all = starts(&tools(None, None), &nodes(4), "1G");
-        assert!(all.iter().all(|start| start.one_process && start.nodes == ["n1"]));
-        assert_eq!(all.len(), ALL.len() + 1);
-        assert!(all[0].args(8).join(" ").contains("-g 8 "));
-        assert_eq!(all[0].ranks(8), 8);
-    }
-
-    #[test]
-    fn the_command_line_follows_the_launch_rules() {
-        let of = |tools: &Tools, start: &Start| {
-            let mut step = Command::new("srun");
-            let program = perf(tools, "all_reduce")
-                .unwrap_or_else(|| PathBuf::from("/opt/nccl-tests/build/all_reduce_perf"));
-            launch(
-                &mut step,
-                Path::new("/r/raw/collectives/nccl-tests"),
-                Path::new("/r"),
-                tools,
-                start,
-                &program,
-            );
-            let args: Vec<String> = step.get_args().map(|arg| arg.to_string_lossy().into_owned()).collect();
-            let log = step
-                .get_envs()
-                .find(|(name, _)| *name == "NCCL_DEBUG_FILE")
-                .and_then(|(_, value)| value)
-                .unwrap();
-            (args.join(" "), log.to_string_lossy().into_owned())
-        };
-        let plain = tools(Some("pmix"), None);
-        let (args, log) = of(&plain, &starts(&plain, &nodes(2), "1G")[0]);
-        assert_eq!(
-            args,
-            "--mpi=pmix /opt/nccl-tests/build/all_reduce_perf -b 8 -e 1G -f 8 -g 1 -w 5 -a 3 -c 1"
-        );
-        assert_eq!(log, "/r/raw/collectives/nccl-tests/nccl-all_reduce.%h.%p.log");
-        let boxed = tools(Some("pmix"), Some("nvcr.io#nvidia/pytorch:25.01-py3"));
-        let (args, _) = of(&boxed, &starts(&boxed, &nodes(2), "1G")[0]);
-        assert_eq!(
-            args,
-            "--mpi=pmix --container-image=nvcr.io#nvidia/pytorch:25.01-py3 --no-container-remap-root --no-container-mount-home \
-             --container-mounts=/r:/r all_reduce_perf -b 8 -e 1G -f 8 -g 1 -w 5 -a 3 -c 1"
-        );
-        let alone = tools(None, None);
-        assert!(of(&alone, &starts(&alone, &nodes(2), "1G")[0]).0.starts_with("--mpi=none "));
-    }
-
-    #[test]
-    fn the_mpi_plug_in_is_chosen_from_what_slurm_lists() {
-        for (listed, word) in [
-            (
-                "MPI plugin types are...\n\tnone\n\tpmi2\n\tpmix\nspecific pmix plugin versions available: pmix_v4\n",
-                Some("pmix"),
-            ),
-            ("srun: MPI types are...\nsrun: pmix_v3\nsrun: pmix_v4\nsrun: none", Some("pmix_v4")),
-            ("\tnone\n\tcray_shasta\n\tpmi2\n", Some("pmi2")),
-            ("\tnone\n", None),
-            ("", None),
-        ] {
-            assert_eq!(mpi_word(listed).as_deref(), word, "{listed}");
-        }
-    }
-
-    #[test]
-    fn a_given_folder_is_the_only_one_searched_and_mpi_is_seen_in_the_file() {
-        use std::os::unix::fs::PermissionsExt as _;
-        let dir = tempfile::tempdir().unwrap();
-        let given = Tools { folder: Some(dir.path().to_owned()), ..tools(None, None) };
-        assert_eq!(perf(&given, "all_reduce"), None);
-        let file = dir.path().join("build/all_reduce_perf_mpi");
-        fs::create_dir(dir.path().join("build")).unwrap();
-        fs::write(&file, b"\x7fELF libnccl.so.2\0libmpi.so.40\0").unwrap();
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
-        assert_eq!(perf(&given, "all_reduce"), Some(file.clone()));
-        assert!(speaks_mpi(&file));
-        fs::write(&file, b"\x7fELF libnccl.so.2\0").unwrap();
-        assert!(!speaks_mpi(&file));
-    }
 
     #[test]
     fn the_ceiling_between_nodes_comes_from_the_active_ports() {
@@ -539,17 +431,14 @@ mod tests {
     }
 
     #[test]
-    fn only_releases_that_write_iterations_are_asked_for_them() {
-        for (version, asked) in [
-            (Some("nccl-tests 2.19.6"), true),
-            (Some("nccl-tests 2.19.2"), true),
-            (Some("nccl-tests 3.0.0"), true),
-            (Some("nccl-tests 2.17.9"), false),
-            (Some("rccl-tests 2.19.6"), false),
-            (Some("nccl-tests"), false),
-            (None, false),
+    fn a_start_that_did_not_end_by_itself_says_how() {
+        for (end, word) in [
+            (End::Code(-1), "-1"),
+            (End::Limit(600), "limit 600"),
+            (End::NotRun, "not-run"),
+            (End::Absent, "absent"),
         ] {
-            assert_eq!(reports_iterations(version), asked, "{version:?}");
+            assert_eq!(end.to_string(), word);
         }
     }
 }

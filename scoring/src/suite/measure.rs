@@ -13,7 +13,7 @@ use super::lock::Lock;
 use super::plan::{self, Profile, Stage, length};
 use super::progress::Progress;
 use super::slurm::Job;
-use super::{RunArgs, launch, lifecycle, selected, slurm, stuck};
+use super::{RunArgs, collectives, launch, lifecycle, selected, slurm, stuck};
 use crate::collect::{self, StageState};
 use crate::report::guards::where_text;
 use crate::run::Folder;
@@ -63,15 +63,17 @@ pub fn measure(args: &RunArgs) -> Result<u8, Failure> {
     }
     let scratch = tempfile::tempdir()
         .map_err(|error| Failure::missing(format!("no temporary folder can be made: {error}; set TMPDIR")))?;
-    args.launch.check(&[scratch.path(), &parts])?;
-    let python = args.launch.python(args.python.as_deref());
+    let mut launch = args.launch.clone();
+    launch.check(&[scratch.path(), &parts], &job.id)?;
+    let python = launch.python(args.python.as_deref());
     let python = python.unwrap_or_else(|| self::python(None));
     let mut bench = Bench {
         nodes: job.nodes.clone(),
         profile: args.profile,
         shrink,
-        launch: args.launch.clone(),
+        launch,
         first_step: String::new(),
+        first_container: String::new(),
         parts,
         clustermax,
         python,
@@ -91,6 +93,9 @@ pub fn measure(args: &RunArgs) -> Result<u8, Failure> {
     bench.torch = look_for_torch(&mut bench, scratch.path())?;
 
     let (begun, results) = begin_run(args, &bench.job, &bench.torch)?;
+    if bench.launch.container.is_some() {
+        launch::mountable(&[&results])?;
+    }
     let _lock = Lock::take(&results, &bench.job.id)?;
     bench.results = results.clone();
     if let Some(contract) = &contract {
@@ -110,7 +115,7 @@ pub fn measure(args: &RunArgs) -> Result<u8, Failure> {
     }
     if let Some(missing) = &bench.torch.missing {
         say(format!("no torch: {missing}"));
-        if let Some(offers) = (bench.launch == launch::Launch::default()).then(launch::offers).flatten() {
+        if let Some(offers) = bench.launch.is_plain().then(launch::offers).flatten() {
             say(format!("torch may be had by {offers}"));
         }
     }
@@ -186,6 +191,7 @@ pub fn measure(args: &RunArgs) -> Result<u8, Failure> {
             say(format!("may mislead: {sentence}"));
         }
     }
+    collectives::leave_containers(&bench);
     for (node, state) in slurm::unwell(&bench.job.nodes) {
         say(format!("node {node} is {state}"));
     }
@@ -308,7 +314,7 @@ fn empty(raw: &Path) -> std::io::Result<()> {
 }
 
 /// Last line that a program of the stage wrote; Slurm's own lines (and our plug-in's) only when there is no other.
-fn last_words(log: &Path) -> String {
+pub(super) fn last_words(log: &Path) -> String {
     let text = fs::read(log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
     let lines = || text.lines().rev().filter(|line| !line.trim().is_empty());
     let of_others =
@@ -445,15 +451,24 @@ const PROBE: Duration = Duration::from_secs(900);
 fn look_for_torch(bench: &mut Bench, scratch: &Path) -> Result<Torch, Failure> {
     if bench.launch.container.is_some() {
         bench.stage = plan::stage("lifecycle").unwrap_or(bench.stage);
-        let said = fs::create_dir_all(bench.raw())
-            .map_err(|error| Stop::Failed(2, Some(error.to_string())))
-            .and_then(|()| lifecycle::step(bench, "0", &[]));
-        match said {
-            Ok((lines, _)) => bench.first_step = lines,
-            Err(Stop::Failed(_, Some(why)) | Stop::Unavailable(why)) => return Err(Failure::missing(why)),
-            Err(_) => {
-                return Err(Failure::missing(format!("the first step failed: {}", last_words(&bench.log()))));
-            }
+        fs::create_dir_all(bench.raw()).map_err(|error| {
+            Failure::missing(format!("cannot make {}: {error}; set TMPDIR", bench.raw().display()))
+        })?;
+        // Then the container's first start, with its fetch, on all nodes at once.
+        let words = bench.launch.enter(&[&bench.parts], &bench.parts);
+        for (what, label, words) in
+            [("first step", "0", Vec::new()), ("container's first start", "first", words)]
+        {
+            let lines = match lifecycle::step(bench, label, &words) {
+                Ok((lines, _)) => lines,
+                Err(Stop::Failed(_, Some(why)) | Stop::Unavailable(why)) => {
+                    return Err(Failure::missing(why));
+                }
+                Err(_) => {
+                    return Err(Failure::missing(format!("the {what} failed: {}", last_words(&bench.log()))));
+                }
+            };
+            if label == "first" { bench.first_container = lines } else { bench.first_step = lines }
         }
     }
     let mut words = Vec::new();
@@ -463,7 +478,7 @@ fn look_for_torch(bench: &mut Bench, scratch: &Path) -> Result<Torch, Failure> {
                 .map(str::to_owned),
         );
         words.extend(bench.job.gpus_on_node.iter().map(|gpus| format!("--gres=gpu:{gpus}")));
-        words.extend(bench.launch.options(&[scratch, &bench.parts]));
+        words.extend(bench.launch.enter(&[scratch, &bench.parts], &bench.parts));
     }
     words.extend(bench.launch.words(&bench.python));
     Ok(probe(&words, &bench.python, &bench.parts, scratch))

@@ -32,10 +32,19 @@ pub fn preflight(bench: &mut Bench) -> Result<(), Stop> {
     }
     let script = bench.parts.join("payload/preflight.sh").display().to_string();
     let healthcheck = bench.clustermax.with_file_name("clustermax-healthcheck").display().to_string();
+    let out = raw.display().to_string();
     let mut step = bench.srun(1);
     // Where the payloads will run: inside of a container, where there is one.
-    step.arg("--mpi=none").args(bench.launch.options(&[&bench.results, &bench.parts]));
-    step.args(["bash", &script, &raw.display().to_string(), &healthcheck]);
+    step.arg("--mpi=none").args(bench.launch.enter(&[&bench.results, &bench.parts], &bench.parts));
+    if bench.launch.container.is_some() {
+        step.args(["bash", &script, &out, "", "yes"]);
+        // The program that reads NVML is not in the image.
+        let mut gpus = bench.srun(1);
+        gpus.args(["--mpi=none", "bash", &script, &out, &healthcheck, "gpus"]);
+        bench.run(gpus, None)?;
+    } else {
+        step.args(["bash", &script, &out, &healthcheck, "no"]);
+    }
     match bench.run(step, Some(&raw.join("facts.txt")))? {
         0 => Ok(()),
         code => Err(Stop::Failed(code, None)),
