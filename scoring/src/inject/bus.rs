@@ -96,6 +96,9 @@ pub struct Plan {
     pub bridge: Option<Bridge>,
     /// The GPU's own folder in sysfs.
     pub device: PathBuf,
+    /// Its link when the plan was made.
+    pub before: String,
+    procfs: PathBuf,
 }
 
 impl Plan {
@@ -106,16 +109,27 @@ impl Plan {
     /// When the register cannot be written, or the plan has no bridge.
     pub fn perform(&self, node: &str, hold: Duration) -> Result<String, Failure> {
         let bridge = self.bridge.as_ref().ok_or_else(|| Failure::missing("there is no bridge to reset"))?;
-        let before = self.link();
         let guard = Guard::of_bridge(node, bridge, hold + Duration::from_secs(5))?;
         bridge.hold()?;
         std::thread::sleep(hold);
         bridge.release()?;
         guard.done();
-        Ok(format!("reset for {} ms; link before: {before}", hold.as_millis()))
+        Ok(format!("reset for {} ms; link before: {}", hold.as_millis(), self.before))
     }
 
-    /// What came of the device: it answers with its link, or it does not.
+    /// What no longer holds, for a plan that is some minutes old.
+    #[must_use]
+    pub fn now_refused(&self) -> Option<String> {
+        let users = users(&self.procfs);
+        if !users.is_empty() {
+            return Some(format!("processes {} hold GPU device files now", users.join(", ")));
+        }
+        let bridge = self.bridge.as_ref()?;
+        let found = Bridge::open(bridge.config.parent()?);
+        (found.as_ref() != Ok(bridge)).then(|| format!("{} changed", bridge.config.display()))
+    }
+
+    /// What came of the device: it answers with its link, which may be less than before, or it does not.
     #[must_use]
     pub fn after(&self, limit: Duration) -> String {
         let until = Instant::now() + limit;
@@ -124,9 +138,14 @@ impl Plan {
             let read =
                 File::open(self.device.join("config")).and_then(|file| file.read_exact_at(&mut vendor, 0));
             if read.is_ok() && vendor != [0xff, 0xff] {
+                let (before, now) = (&self.before, link(&self.device));
+                let changed = if *before == now {
+                    format!("link {now} as before")
+                } else {
+                    format!("its link is {now}, it was {before}: a finding")
+                };
                 return format!(
-                    "the device answers again: {}; its driver may need a reboot all the same",
-                    self.link()
+                    "the device answers again, {changed}; its driver may need a reboot all the same"
                 );
             }
             if Instant::now() >= until {
@@ -134,12 +153,6 @@ impl Plan {
             }
             std::thread::sleep(Duration::from_millis(100));
         }
-    }
-
-    fn link(&self) -> String {
-        let read = |file: &str| text(&self.device.join(file));
-        let (speed, width) = (read("current_link_speed"), read("current_link_width"));
-        if speed.is_empty() { "unknown".to_owned() } else { format!("{speed} x{width}") }
     }
 
     /// Configuration space of the GPU and the bridge as they are, in hexadecimal: evidence, and what a repair needs.
@@ -153,6 +166,13 @@ impl Plan {
         let bridge = self.bridge.as_ref().map(|bridge| hex(&bridge.config)).unwrap_or_default();
         format!("gpu {}\nbridge {bridge}\n", hex(&self.device.join("config")))
     }
+}
+
+/// Speed and width of a device's link; a width of 0 and an empty speed are those of a device that is gone.
+fn link(device: &Path) -> String {
+    let read = |file: &str| text(&device.join(file));
+    let (speed, width) = (read("current_link_speed"), read("current_link_width"));
+    if speed.is_empty() { "unknown".to_owned() } else { format!("{speed} x{width}") }
 }
 
 /// `dddd:bb:dd.f`
@@ -284,7 +304,8 @@ pub fn plan(sysfs: &Path, procfs: &Path, gpu: &str, hold: Duration) -> Plan {
             fabric.unwrap_or_default()
         ),
     ));
-    Plan { checks, writes, bridge: found, device: real }
+    let before = link(&real);
+    Plan { checks, writes, bridge: found, device: real, before, procfs: procfs.to_owned() }
 }
 
 /// The process that makes memory of this node's GPUs visible to other nodes of the NVLink domain.

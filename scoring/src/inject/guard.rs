@@ -1,12 +1,15 @@
 //! What puts things right when this program dies in the middle, even by SIGKILL: a process of its own, which holds the
 //! other end of a pipe.
 
+use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
 
 use super::bus::Bridge;
@@ -106,68 +109,108 @@ pub fn dead_man(args: &Args) -> Result<u8, Failure> {
         Ok(true) => return Ok(0),
         Ok(false) | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => bridge.release()?,
     }
-    eprintln!("clustermax: the reset of {} was ended: the injector did not do it", config.display());
+    tell(&format!("the reset of {} was ended: the injector did not do it", config.display()));
     Ok(0)
 }
+
+/// How long a controller that does not answer is asked again.
+const PATIENCE: Duration = Duration::from_secs(3600);
 
 /// Returns a node that was drained meanwhile.
 fn return_node(node: &str) -> Result<u8, Failure> {
-    // The drain may come after the injector's death: a health check needs its time.
-    let until = Instant::now() + Duration::from_secs(slurm::health_check_interval().unwrap_or(30) + 30);
-    while Instant::now() < until {
-        if Node::read(node).is_ok_and(|node| node.out_of_service()) {
-            slurm::resume(node)?;
-            eprintln!("clustermax: {node} was returned to service: the injector ended in the middle");
-            return Ok(0);
+    // The drain may come after the injector's death: a health check needs its time. Counted from the first answer, so that a
+    // controller that is away just then leaves no node drained.
+    let begin = Instant::now();
+    let mut until = None;
+    let mut why = String::new();
+    loop {
+        match Node::read(node) {
+            Ok(found) => {
+                let until = *until.get_or_insert_with(|| {
+                    let wait = slurm::health_check_interval().unwrap_or(30) + 30;
+                    Instant::now() + Duration::from_secs(wait)
+                });
+                if found.out_of_service() {
+                    match slurm::resume(node) {
+                        Ok(()) => {
+                            tell(&format!(
+                                "{node} was returned to service: the injector ended in the middle"
+                            ));
+                            return Ok(0);
+                        }
+                        Err(failure) => why = failure.message,
+                    }
+                } else if Instant::now() >= until {
+                    return Ok(0);
+                }
+            }
+            Err(failure) => why = failure.message,
+        }
+        if begin.elapsed() >= PATIENCE {
+            return Err(Failure::missing(format!(
+                "{node} may still be drained by the injection: {why}; look at it: scontrol show node {node}"
+            )));
         }
         std::thread::sleep(Duration::from_millis(500));
     }
-    Ok(0)
 }
 
-/// One injection at a time on this machine and cluster.
-pub struct Lock(PathBuf);
+/// To standard error, which a terminal that was closed no longer takes.
+fn tell(text: &str) {
+    let _ = writeln!(std::io::stderr(), "clustermax: {text}");
+}
+
+/// One injection at a time on this machine and cluster. The kernel lets go of it however the process ends; the file stays.
+pub struct Lock(#[allow(dead_code, reason = "it is held, not used")] File);
 
 impl Lock {
-    /// Takes it, also from a process that is gone.
+    /// Takes it.
     ///
     /// # Errors
     /// Another injection runs, or the file cannot be made.
     pub fn take() -> Result<Self, Failure> {
         let conf = std::env::var("SLURM_CONF").unwrap_or_default();
         let name: String = Sha256::digest(conf).iter().take(4).map(|byte| format!("{byte:02x}")).collect();
-        let path = PathBuf::from(format!("/run/clustermax-inject-{name}.lock"));
-        for _ in 0..2 {
-            match std::fs::OpenOptions::new().write(true).create_new(true).open(&path) {
-                Ok(mut file) => {
-                    let _ = write!(file, "{}", std::process::id());
-                    return Ok(Self(path));
-                }
-                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-                    let holder = std::fs::read_to_string(&path).unwrap_or_default();
-                    if !holder.trim().is_empty() && Path::new("/proc").join(holder.trim()).exists() {
-                        return Err(Failure::input(format!(
-                            "process {} injects a fault already: one node at a time",
-                            holder.trim()
-                        )));
-                    }
-                    // Its holder is gone.
-                    let _ = std::fs::remove_file(&path);
-                }
-                Err(error) => {
-                    return Err(Failure::missing(format!(
-                        "cannot make {}: {error}; run it as root",
-                        path.display()
-                    )));
-                }
+        Self::at(&PathBuf::from(format!("/run/clustermax-inject-{name}.lock")))
+    }
+
+    fn at(path: &Path) -> Result<Self, Failure> {
+        let file = File::options().create(true).truncate(false).read(true).write(true).open(path);
+        let mut file = file.map_err(|error| {
+            Failure::missing(format!("cannot make {}: {error}; run it as root", path.display()))
+        })?;
+        if let Err(error) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            if error != Errno::WOULDBLOCK {
+                return Err(Failure::missing(format!("cannot lock {}: {error}", path.display())));
             }
+            let mut holder = String::new();
+            let _ = file.take(20).read_to_string(&mut holder);
+            return Err(Failure::input(format!(
+                "process {} injects a fault already: one node at a time",
+                holder.trim()
+            )));
         }
-        Err(Failure::input(format!("{} cannot be taken; remove it when nobody injects", path.display())))
+        // For whoever finds it taken.
+        let _ = file.set_len(0).and_then(|()| write!(file, "{}", std::process::id()));
+        Ok(Self(file))
     }
 }
 
-impl Drop for Lock {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_injections_at_once_are_kept_apart_and_a_dead_one_holds_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lock");
+        // Left by an older release or by a holder whose number another process has now.
+        std::fs::write(&path, "1").unwrap();
+        let first = Lock::at(&path).unwrap();
+        let refused = Lock::at(&path).err().unwrap().message;
+        assert!(refused.contains(&format!("process {} injects", std::process::id())), "{refused}");
+        drop(first);
+        assert!(Lock::at(&path).is_ok());
+        assert_eq!(Lock::at(&folder.path().join("none/lock")).err().unwrap().code, 3);
     }
 }

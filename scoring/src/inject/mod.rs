@@ -233,7 +233,7 @@ impl Site<'_> {
 
     fn prepare(&self, fault: Fault) -> Result<Prepared, Failure> {
         let args = self.args;
-        let mut checks = preconditions(args, fault, &self.node)?;
+        let mut checks = preconditions(args, fault, &self.node, &Around::look(&args.node)?);
         let id = id(&args.node);
         let mut pci = format!("of GPU {}, found out on the node", args.gpu);
         if fault == Fault::BusReset {
@@ -294,6 +294,10 @@ impl Site<'_> {
                 args.node, self.node.state
             ),
         ));
+        if args.resume {
+            let why = "--resume would give jobs the GPU that was just lost: leave it out and reboot the node";
+            checks.push(Check::new(false, "", why));
+        }
         if !self.local {
             return (None, Vec::new());
         }
@@ -407,6 +411,7 @@ impl Site<'_> {
             wait_return: args.wait_return.map(|seconds| seconds as f64),
             named: None,
             before: self.node.state.clone(),
+            looked: None,
             events: Vec::new(),
         };
         let host = (!self.local).then(|| self.node.host.clone());
@@ -416,18 +421,46 @@ impl Site<'_> {
     }
 }
 
+/// Who injects, and what goes on around it.
+#[derive(Debug, Clone, Default)]
+struct Around {
+    root: bool,
+    in_job: bool,
+    /// On the node.
+    jobs: Vec<String>,
+    /// Jobs of other injections, anywhere.
+    injections: Vec<String>,
+}
+
+impl Around {
+    fn look(node: &str) -> Result<Self, Failure> {
+        // First: an injection that has just ended still has its job on the node for a moment.
+        let injections = slurm::injections()?;
+        let in_job = std::env::var_os("SLURM_JOB_ID").is_some();
+        Ok(Self { root: is_root(), in_job, jobs: slurm::jobs(node)?, injections })
+    }
+}
+
 /// Preconditions that do not need the node itself.
-fn preconditions(args: &Args, fault: Fault, node: &Node) -> Result<Vec<Check>, Failure> {
+fn preconditions(args: &Args, fault: Fault, node: &Node, around: &Around) -> Vec<Check> {
     let mut checks = Vec::new();
     if fault.way() != Way::Rank {
         checks.push(Check::new(
-            is_root(),
+            around.root,
             "this is root",
             "this is an ordinary user: run it as root (or with sudo), only root may write to the kernel log",
         ));
     }
     checks.push(Check::new(
-        std::env::var_os("SLURM_JOB_ID").is_none(),
+        around.injections.is_empty(),
+        "no other injection has a job in this cluster",
+        format!(
+            "job {} is another injection's: one node at a time, wait for its end",
+            around.injections.join(", ")
+        ),
+    ));
+    checks.push(Check::new(
+        !around.in_job,
         "this is no Slurm job",
         "this runs inside a Slurm job, which the fault may end: run it from a login or admin host",
     ));
@@ -438,7 +471,7 @@ fn preconditions(args: &Args, fault: Fault, node: &Node) -> Result<Vec<Check>, F
             format!("{} is {}: give a node that is in service, or return it first", node.name, node.state),
         ));
     }
-    let jobs = slurm::jobs(&node.name)?;
+    let jobs = &around.jobs;
     checks.push(Check::new(
         jobs.is_empty() || (args.with_jobs && fault.way() != Way::Pcie),
         if jobs.is_empty() {
@@ -452,7 +485,7 @@ fn preconditions(args: &Args, fault: Fault, node: &Node) -> Result<Vec<Check>, F
             node.name
         ),
     ));
-    Ok(checks)
+    checks
 }
 
 /// Eight hexadecimal digits that no earlier injection had.

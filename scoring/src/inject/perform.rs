@@ -68,22 +68,48 @@ impl Injection<'_> {
         Watch::start(&args.signs, self.fault.series(), verdict, self.inbox, &words, id, self.poll())
     }
 
-    /// Does it all; the document is written whatever came of it.
+    /// Does it all; the document is written whatever came of it, once a control run or the injection has begun.
     ///
     /// # Errors
     /// What could not be done, before or while injecting.
     pub fn perform(mut self) -> Result<Outcome, Failure> {
-        if self.control > 0 && !self.control_runs()? {
-            self.document.started = now();
-            keep(self.folder, &self.document)?;
-            return Ok(Outcome::FalseAlarm);
+        let begin = Instant::now();
+        let done = self.all(begin);
+        if let Err(failure) = &done
+            && (self.document.quiet.is_some() || !self.document.started.is_empty())
+        {
+            if self.document.started.is_empty() {
+                self.document.started = now();
+            }
+            let (event, by, at) = ("failed".to_owned(), String::new(), begin.elapsed().as_secs_f64());
+            let detail = failure.message.clone();
+            self.document.events.push(Event { event, by, at, not_before: 0.0, detail });
+            // What went wrong first is what is told.
+            let _ = keep(self.folder, &self.document);
         }
+        done
+    }
+
+    fn all(&mut self, begin: Instant) -> Result<Outcome, Failure> {
         let args = self.args;
-        // From here on the node may stay drained: somebody must return it, whatever becomes of this process.
+        if self.control > 0 && !self.nothing_injected()? {
+            return self.false_alarm();
+        }
+        // From the first line that is written the node may be drained and stay so: somebody must return it, whatever becomes
+        // of this process.
         let guard = if args.resume { Some(Guard::of_node(&args.node)?) } else { None };
-        let before = Node::read(&args.node)?;
-        let strength =
-            if args.wait_return.is_some() { slurm::in_service(&before.partitions)? } else { Vec::new() };
+        if self.control > 0 && !self.programs_errors()? {
+            if let Some(guard) = guard {
+                self.give_back(begin);
+                guard.done();
+            }
+            return self.false_alarm();
+        }
+        let before = self.still_as_it_was()?;
+        let mut repair = match args.wait_return {
+            Some(limit) => Some(Repair::of(&before, limit)?),
+            None => None,
+        };
         let watch = self.watch(&self.document.id)?;
         let gpu = format!("GPU {} ({})", self.document.gpu, self.document.pci);
         println!("{} of {gpu} on {}", self.document.fault, self.document.node);
@@ -91,27 +117,19 @@ impl Injection<'_> {
         self.document.started = jiff::Timestamp::now().to_string();
         let detail = self.inject()?;
         // The write lies between the command and its answer: times count from the command, the rest is in the bound.
-        let took = zero.elapsed().as_secs_f64();
-        println!("  {took:9.3} s  injected  {detail}");
-        let by = String::new();
-        self.document.events.push(Event {
-            event: "injected".to_owned(),
-            by,
-            at: took,
-            not_before: 0.0,
-            detail,
-        });
+        self.add("injected", zero, 0.0, detail);
 
-        let drained = self.until(&watch, zero, &before);
+        let drained = self.until(&watch, zero, &before, &mut repair);
         if let Hand::Bus(plan) = &self.hand {
-            println!(
-                "  {:9.3} s  device    {}",
-                zero.elapsed().as_secs_f64(),
-                plan.after(Duration::from_secs(2))
-            );
+            let detail = plan.after(Duration::from_secs(2));
+            self.add("device", zero, 0.0, detail);
         }
         let wants = self.fault.drains();
-        if !drained && wants {
+        let untold = self.document.drain_untold();
+        if let Some(why) = &untold {
+            println!("  {:9.3} s  {why}", zero.elapsed().as_secs_f64());
+        }
+        if !drained && wants && !before.out_of_service() {
             println!(
                 "  {:9.3} s  not drained within {} s; should it happen later: scontrol update nodename={} state=resume",
                 zero.elapsed().as_secs_f64(),
@@ -119,8 +137,8 @@ impl Injection<'_> {
                 args.node
             );
         }
-        if drained && let Some(limit) = args.wait_return {
-            self.wait_return(Duration::from_secs(limit), zero, &before, &strength);
+        if drained && let Some(repair) = &mut repair {
+            self.wait_return(repair, zero);
         }
         let again = format!("scontrol update nodename={} state=resume", args.node);
         let back = self.document.event("restored").is_some();
@@ -136,7 +154,46 @@ impl Injection<'_> {
         }
         print!("{}", self.document.timeline());
         keep(self.folder, &self.document)?;
-        Ok(if drained == wants { Outcome::Right } else { Outcome::Wrong })
+        // Of a node that was drained before, a sign is all that can be asked for.
+        let right =
+            if before.out_of_service() { self.document.detected().is_some() } else { drained == wants };
+        Ok(if right && (untold.is_none() || before.out_of_service()) {
+            Outcome::Right
+        } else {
+            Outcome::Wrong
+        })
+    }
+
+    fn false_alarm(&mut self) -> Result<Outcome, Failure> {
+        self.document.started = now();
+        keep(self.folder, &self.document)?;
+        Ok(Outcome::FalseAlarm)
+    }
+
+    /// The node, looked at once more: control runs take minutes, in which jobs may have come or somebody may have drained it.
+    fn still_as_it_was(&mut self) -> Result<Node, Failure> {
+        let args = self.args;
+        let node = Node::read(&args.node)?;
+        let bus = matches!(self.hand, Hand::Bus(_));
+        let jobs = if args.with_jobs && !bus { Vec::new() } else { slurm::jobs(&args.node)? };
+        let why = if !jobs.is_empty() {
+            Some(format!("jobs {} came to {} meanwhile", jobs.join(", "), args.node))
+        } else if bus && !node.reserved() {
+            Some(format!("{} is {} now, and jobs may come", args.node, node.state))
+        } else if !bus && node.out_of_service() {
+            Some(format!("{} is {} {} now", args.node, node.state, node.reason))
+        } else if let Hand::Bus(plan) = &self.hand {
+            plan.now_refused()
+        } else {
+            None
+        };
+        self.document.before = node.state.clone();
+        match why {
+            Some(why) => {
+                Err(Failure::input(format!("the fault was not injected: {why}; start again when it is free")))
+            }
+            None => Ok(node),
+        }
     }
 
     fn inject(&mut self) -> Result<String, Failure> {
@@ -168,16 +225,17 @@ impl Injection<'_> {
         }
     }
 
-    /// Nothing first, then what programs' own errors write: neither may drain. False: one did, or something alerted
-    /// without cause.
-    fn control_runs(&mut self) -> Result<bool, Failure> {
+    /// False: the node was drained, or something alerted, without cause.
+    fn nothing_injected(&mut self) -> Result<bool, Failure> {
         println!("control: nothing injected");
         let nothing = self.control_run(&[])?;
         let quiet = nothing.is_quiet();
         self.document.quiet = Some(nothing);
-        if !quiet {
-            return Ok(false);
-        }
+        Ok(quiet)
+    }
+
+    /// False: what programs' own errors write in the log drained the node.
+    fn programs_errors(&mut self) -> Result<bool, Failure> {
         let noise = self.fault.noise();
         if noise.is_empty() {
             return Ok(true);
@@ -202,6 +260,11 @@ impl Injection<'_> {
         }
         let begin = Instant::now();
         let (mut drained, mut alarms) = (None, Vec::new());
+        let out = |node: Node| {
+            node.out_of_service().then(|| format!("{} {}", node.state, node.reason).trim().to_owned())
+        };
+        let was_out = self.document.before.clone();
+        let was_out = slurm::out_of_service(&was_out);
         while begin.elapsed() < Duration::from_secs(self.control) && drained.is_none() {
             std::thread::sleep(self.poll());
             alarms.extend(
@@ -210,10 +273,11 @@ impl Injection<'_> {
                     .flat_map(Watch::new_signs)
                     .map(|sign| format!("{} ({}): {}", sign.event, sign.by, sign.detail)),
             );
-            drained = Node::read(&self.args.node)
-                .ok()
-                .filter(Node::out_of_service)
-                .map(|node| format!("{} {}", node.state, node.reason).trim().to_owned());
+            drained = Node::read(&self.args.node).ok().filter(|_| !was_out).and_then(out);
+        }
+        // A drain lasts: the last look tells of all before it, when Slurm answers it.
+        if drained.is_none() && !was_out {
+            drained = out(Node::read(&self.args.node)?);
         }
         let seconds = begin.elapsed().as_secs_f64();
         let node = &self.args.node;
@@ -239,11 +303,16 @@ impl Injection<'_> {
     }
 
     /// Looks until the node is drained and the alert is there, or the time is up. True: drained.
-    fn until(&mut self, watch: &Watch, zero: Instant, before: &Node) -> bool {
+    fn until(&mut self, watch: &Watch, zero: Instant, before: &Node, repair: &mut Option<Repair>) -> bool {
         let limit = Duration::from_secs(self.args.within);
         let mut last = 0.0;
         loop {
             let drained = self.look(watch, zero, before, &mut last);
+            self.document.looked = Some(last);
+            // The alert may come after the repair.
+            if drained && let Some(repair) = repair {
+                self.repaired(repair, zero);
+            }
             let alerted = !self.document.alerts || self.document.alerted().is_some();
             if (drained && alerted) || zero.elapsed() >= limit {
                 return drained;
@@ -299,38 +368,56 @@ impl Injection<'_> {
     }
 
     /// Waits for the cluster's own repair: the node in service again, or another that was not before.
-    fn wait_return(&mut self, limit: Duration, zero: Instant, before: &Node, strength: &[String]) {
-        println!("waits {} s for the node or another in its place", limit.as_secs());
-        let begin = Instant::now();
-        let mut last = zero.elapsed().as_secs_f64();
-        while begin.elapsed() < limit {
-            std::thread::sleep(self.poll().max(Duration::from_secs(1)).min(limit));
-            let looked = zero.elapsed().as_secs_f64();
-            let Ok(now) = slurm::in_service(&before.partitions) else { continue };
-            let node = &self.args.node;
-            let found = if now.contains(node) {
-                Some(("restored", node.clone()))
-            } else {
-                now.into_iter().find(|name| !strength.contains(name)).map(|name| ("replaced", name))
-            };
-            if let Some((event, name)) = found {
-                let detail = if event == "restored" {
-                    "in service again, without our help".to_owned()
-                } else {
-                    format!("{name} is in service in partition {}, it was not before", before.partitions)
-                };
-                self.add(event, zero, last, detail);
-                self.basic_command(zero, &name);
+    fn wait_return(&mut self, repair: &mut Repair, zero: Instant) {
+        let limit = repair.limit;
+        println!("waits {limit:.0} s from the drain for the node or another in its place");
+        let drained = self.document.event("drained").map_or(0.0, |event| event.at);
+        while !self.repaired(repair, zero) {
+            let left = drained + limit - zero.elapsed().as_secs_f64();
+            if left <= 0.0 {
+                println!("  {:9.3} s  not back within {limit:.0} s", zero.elapsed().as_secs_f64());
                 return;
             }
-            last = looked;
+            std::thread::sleep(self.poll().max(Repair::EVERY).min(Duration::from_secs_f64(left)));
         }
-        println!("  {:9.3} s  not back within {} s", zero.elapsed().as_secs_f64(), limit.as_secs());
+        if let Some(node) = repair.back.clone() {
+            self.basic_command(zero, &node);
+        }
+    }
+
+    /// One look for the repair, not more than one a second. True: it is there.
+    fn repaired(&mut self, repair: &mut Repair, zero: Instant) -> bool {
+        if repair.back.is_some() {
+            return true;
+        }
+        if Instant::now() < repair.next {
+            return false;
+        }
+        repair.next = Instant::now() + self.poll().max(Repair::EVERY);
+        let looked = zero.elapsed().as_secs_f64();
+        let Ok(now) = slurm::in_service(&repair.partitions) else { return false };
+        let node = &self.args.node;
+        let (event, name, detail) = if now.contains(node) {
+            ("restored", node.clone(), "in service again, without our help".to_owned())
+        } else if let Some(name) = now.into_iter().find(|name| !repair.strength.contains(name)) {
+            let detail =
+                format!("{name} is in service in partition {}, it was not before", repair.partitions);
+            ("replaced", name, detail)
+        } else {
+            repair.last = looked;
+            return false;
+        };
+        // The node itself was seen drained before; another may have come at any time since the injection.
+        let drain = self.document.event("drained").map_or(0.0, |event| event.not_before);
+        let not_before = if event == "restored" { repair.last.max(drain) } else { repair.last };
+        self.add(event, zero, not_before, detail);
+        repair.back = Some(name);
+        true
     }
 
     fn add(&mut self, event: &str, zero: Instant, not_before: f64, detail: String) {
         let at = zero.elapsed().as_secs_f64();
-        println!("  {at:9.3} s  {event:<9} {detail}");
+        println!("  {at:9.3} s  {event:<9} {detail} (not at {not_before:.3} s)");
         let (event, by) = (event.to_owned(), String::new());
         self.document.events.push(Event { event, by, at, not_before, detail });
     }
@@ -363,12 +450,20 @@ impl Injection<'_> {
             self.add("return_failed", zero, asked, failure.message);
             return;
         }
-        let limit = Instant::now() + Duration::from_secs(120);
+        let limit = Instant::now() + BACK;
         let mut last = asked;
-        while Instant::now() < limit {
+        loop {
+            let looked = zero.elapsed().as_secs_f64();
             match Node::read(&self.args.node) {
                 Ok(node) if node.in_service() => break,
-                _ => last = zero.elapsed().as_secs_f64(),
+                read if Instant::now() >= limit => {
+                    let state = read.map_or_else(|failure| failure.message, |node| node.state);
+                    let why = format!("not in service within {} s of the request: {state}", BACK.as_secs());
+                    self.add("return_failed", zero, asked, why);
+                    return;
+                }
+                Ok(_) => last = looked,
+                Err(_) => {}
             }
             std::thread::sleep(poll);
         }
@@ -389,6 +484,34 @@ impl Injection<'_> {
             }
             std::thread::sleep(poll);
         }
+    }
+}
+
+/// How long a node that was returned may take to be in service.
+const BACK: Duration = Duration::from_secs(120);
+
+/// The cluster's own repair after a drain, as it is looked for.
+struct Repair {
+    partitions: String,
+    /// Nodes that took jobs before the fault.
+    strength: Vec<String>,
+    /// Seconds from the drain on.
+    limit: f64,
+    /// Last look that did not show it, seconds after the injection.
+    last: f64,
+    next: Instant,
+    /// The node that is there.
+    back: Option<String>,
+}
+
+impl Repair {
+    /// `sinfo` lists all nodes: not more often.
+    const EVERY: Duration = Duration::from_secs(1);
+
+    fn of(before: &Node, limit: u64) -> Result<Self, Failure> {
+        let partitions = before.partitions.clone();
+        let strength = slurm::in_service(&partitions)?;
+        Ok(Self { partitions, strength, limit: limit as f64, last: 0.0, next: Instant::now(), back: None })
     }
 }
 

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use super::perform::Outcome;
 use super::slurm::{self, Node};
 use super::timeline::{Document, Event, SCHEMA, keep};
-use super::{Args, Check, Fault, absolute, id, preconditions};
+use super::{Args, Around, Check, Fault, absolute, id, preconditions};
 use crate::Failure;
 use crate::audit::run_for;
 use crate::run::Folder;
@@ -54,7 +54,7 @@ pub fn run(args: &Args, node: &Node, folder: Option<&Folder>) -> Result<u8, Fail
         None => PathBuf::from(format!("clustermax-inject-{id}")),
     };
     let work = absolute(&work);
-    let mut checks = preconditions(args, args.fault, node)?;
+    let mut checks = preconditions(args, args.fault, node, &Around::look(&args.node)?);
     checks.push(Check::new(
         !partition.is_empty(),
         format!("the job runs in partition {partition} on {}", nodes.join(",")),
@@ -96,6 +96,7 @@ pub fn run(args: &Args, node: &Node, folder: Option<&Folder>) -> Result<u8, Fail
         wait_return: None,
         named: Some(false),
         before: node.state.clone(),
+        looked: None,
         events: Vec::new(),
     };
     let mut job = Job::start(args, &partition, &nodes, work)?;

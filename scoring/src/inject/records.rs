@@ -149,11 +149,22 @@ pub fn of(folder: &Folder, document: &Document, evidence: &Evidence) -> Vec<Reco
     let drained = document.event("drained");
     let wants = document.expected != "none";
     // Of a program's own error `fault_action_right` says that nothing was drained, as it should be.
+    let untold = document.drain_untold();
+    let unknown = |metric: &str, param: (&str, Scalar), why: &str| {
+        let mut one = make(metric, "", Err(why.to_owned()), String::new(), "/events");
+        one.params.insert(param.0.to_owned(), param.1);
+        one
+    };
     if wants {
         let detail = drained.map_or_else(|| not_within("not drained"), said);
-        records.push(flag("fault_drained", drained.is_some(), ("within", within.clone()), detail, "/events"));
-        let why =
-            format!("not drained within {} s of the fault: the time is longer than that", document.within);
+        let within = ("within", within.clone());
+        records.push(match &untold {
+            Some(why) => unknown("fault_drained", within, why),
+            None => flag("fault_drained", drained.is_some(), within, detail, "/events"),
+        });
+        let why = untold.clone().unwrap_or_else(|| {
+            format!("not drained within {} s of the fault: the time is longer than that", document.within)
+        });
         let (value, detail) = drained.map_or((Err(why), String::new()), |event| (Ok(event.at), said(event)));
         records.push(make("fault_to_drain_seconds", "s", value, detail, "/events"));
     }
@@ -164,18 +175,23 @@ pub fn of(folder: &Folder, document: &Document, evidence: &Evidence) -> Vec<Reco
     };
     let expected = if wants { "drain" } else { "none" };
     let right = drained.is_some() == wants;
-    records.push(flag("fault_action_right", right, ("expected", expected.into()), detail, "/events"));
+    let expected = ("expected", expected.into());
+    let of_slurm = document.kind != "rank";
+    records.push(match &untold {
+        Some(why) if of_slurm => unknown("fault_action_right", expected, why),
+        _ => flag("fault_action_right", right, expected, detail, "/events"),
+    });
 
     let detected = document.detected();
     if wants || document.kind == "rank" {
         let detail = detected.map_or_else(|| not_within("no sign"), said);
-        records.push(flag(
-            "fault_detected",
-            detected.is_some(),
-            ("within", within.clone()),
-            detail,
-            "/events",
-        ));
+        let within = ("within", within.clone());
+        // A node that was out of service may still be told of by a reason, a verdict or an alert; one that nobody could ask
+        // about may not.
+        records.push(match &untold {
+            Some(why) if of_slurm && detected.is_none() => unknown("fault_detected", within, why),
+            _ => flag("fault_detected", detected.is_some(), within, detail, "/events"),
+        });
     }
     for (name, by) in [
         ("verdict", "verdict"),

@@ -1,5 +1,7 @@
 //! What Slurm says about one node.
 
+use std::time::{Duration, Instant};
+
 use super::ANSWER;
 use crate::Failure;
 use crate::audit::run_for;
@@ -47,18 +49,35 @@ impl Node {
         }
         let ran = run_for("scontrol", &["-o", "show", "node", name], ANSWER)
             .map_err(|why| Failure::missing(format!("{why}; run it where Slurm's commands work")))?;
-        if ran.out.contains("not found")
-            || ran.err.contains("not found")
-            || ran.err.contains("nvalid node name")
-        {
-            return Err(Failure::input(format!("Slurm knows no node {name}; `sinfo -N` lists them")));
-        }
-        if !ran.ok() {
+        if !ran.ok() || !ran.out.contains("NodeName=") {
+            let unknown = |text: &str| text.contains("not found") || text.contains("nvalid node name");
+            if unknown(&ran.out) || unknown(&ran.err) {
+                return Err(Failure::input(format!("Slurm knows no node {name}; `sinfo -N` lists them")));
+            }
             return Err(Failure::missing(format!("scontrol show node {name}: {}", ran.complaint())));
         }
-        Self::parse(&ran.out).ok_or_else(|| {
+        Self::of(name, &ran.out)
+    }
+
+    /// The one node of this name, from what scontrol printed. A word such as ALL, localhost or the name of a set of nodes
+    /// stands for another node, or for several.
+    ///
+    /// # Errors
+    /// Another node (2), several (2), no state (3).
+    pub fn of(name: &str, printed: &str) -> Result<Self, Failure> {
+        let mut nodes = printed.lines().filter(|line| line.starts_with("NodeName=")).map(Self::parse);
+        let (first, second) = (nodes.next().flatten(), nodes.next());
+        let first = first.ok_or_else(|| {
             Failure::missing(format!("scontrol show node {name} printed no State; is Slurm well?"))
-        })
+        })?;
+        if second.is_some() || first.name != name {
+            return Err(Failure::input(format!(
+                "--node {name} is no NodeName: Slurm takes it for {}{}; give one node by its NodeName",
+                first.name,
+                if second.is_some() { " and more" } else { "" }
+            )));
+        }
+        Ok(first)
     }
 
     /// Reads one line.
@@ -82,7 +101,7 @@ impl Node {
     }
 
     fn words(&self) -> impl Iterator<Item = &str> {
-        self.state.split(['+', '*', '~', '#', '!', '%', '$', '@', '^', '-']).filter(|word| !word.is_empty())
+        words(&self.state)
     }
 
     /// Takes jobs: none of the states and flags that say otherwise, and it answers.
@@ -107,9 +126,7 @@ impl Node {
     /// Drained, failed or down: new jobs are kept away.
     #[must_use]
     pub fn out_of_service(&self) -> bool {
-        self.words().any(|word| {
-            matches!(word, "DRAIN" | "DRAINED" | "DRAINING" | "DOWN" | "FAIL" | "FAILING" | "ERROR")
-        })
+        out_of_service(&self.state)
     }
 
     /// The node is the machine that this runs on.
@@ -121,17 +138,57 @@ impl Node {
     }
 }
 
-/// Jobs on the node, `ID (USER)`.
+fn words(state: &str) -> impl Iterator<Item = &str> {
+    state.split(['+', '*', '~', '#', '!', '%', '$', '@', '^', '-']).filter(|word| !word.is_empty())
+}
+
+/// A node of this state is drained, failed or down: new jobs are kept away.
+#[must_use]
+pub fn out_of_service(state: &str) -> bool {
+    words(state)
+        .any(|word| matches!(word, "DRAIN" | "DRAINED" | "DRAINING" | "DOWN" | "FAIL" | "FAILING" | "ERROR"))
+}
+
+/// Name of the jobs that `clustermax inject` starts.
+pub const JOB: &str = "clustermax-inject";
+
+fn queue(options: &[&str]) -> Result<Vec<String>, Failure> {
+    let ran = run_for("squeue", &[&["-h"], options].concat(), ANSWER)
+        .map_err(|why| Failure::missing(format!("{why}; run it where Slurm's commands work")))?;
+    if !ran.ok() {
+        return Err(Failure::missing(format!("squeue {}: {}", options.join(" "), ran.complaint())));
+    }
+    Ok(ran.out.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect())
+}
+
+/// Jobs on the node, `ID (USER)`; those of `clustermax inject` itself are left out.
 ///
 /// # Errors
 /// When Slurm does not answer.
 pub fn jobs(node: &str) -> Result<Vec<String>, Failure> {
-    let ran = run_for("squeue", &["-h", "-w", node, "-o", "%i (%u)"], ANSWER)
-        .map_err(|why| Failure::missing(format!("{why}; run it where Slurm's commands work")))?;
-    if !ran.ok() {
-        return Err(Failure::missing(format!("squeue -w {node}: {}", ran.complaint())));
+    let jobs = queue(&["-w", node, "-o", "%i (%u) %j"])?;
+    Ok(jobs.iter().filter_map(|line| of_others(line)).collect())
+}
+
+/// `ID (USER)` of a line `ID (USER) NAME`, unless `clustermax inject` started the job.
+fn of_others(line: &str) -> Option<String> {
+    let (who, name) = line.split_once(") ").unwrap_or((line.trim_end_matches(')'), ""));
+    (name != JOB).then(|| format!("{who})"))
+}
+
+/// Jobs of an injection, anywhere in the cluster, `ID (USER) NODES`. One that has just ended is gone after a moment.
+///
+/// # Errors
+/// When Slurm does not answer.
+pub fn injections() -> Result<Vec<String>, Failure> {
+    let until = Instant::now() + ANSWER;
+    loop {
+        let jobs = queue(&["-n", JOB, "-o", "%i (%u) on %N"])?;
+        if jobs.is_empty() || Instant::now() >= until {
+            return Ok(jobs);
+        }
+        std::thread::sleep(Duration::from_millis(200));
     }
-    Ok(ran.out.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect())
 }
 
 /// Nodes of the partitions that take jobs.
@@ -191,6 +248,32 @@ pub fn health_check_interval() -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A detector may say "not found" in its reason: that is a drain, not a node that Slurm does not know.
+    #[test]
+    fn a_name_is_of_one_node_and_a_reason_is_no_answer() {
+        let line = "NodeName=n1 NodeHostName=vm State=IDLE+DRAIN Reason=Xid 79: GPU 3 not found [root@2026-11-30T22:00:27]\n";
+        let node = Node::of("n1", line).unwrap();
+        assert!(node.out_of_service() && node.reason == "Xid 79: GPU 3 not found", "{node:?}");
+        let two = "NodeName=n1 State=IDLE\nNodeName=n2 State=IDLE\n";
+        for (name, printed) in [("ALL", two), ("n1", two), ("localhost", "NodeName=n1 State=IDLE\n")] {
+            let failure = Node::of(name, printed).unwrap_err();
+            assert!(failure.code == 2 && failure.message.contains("takes it for n1"), "{failure}");
+        }
+        assert_eq!(Node::of("n1", "").unwrap_err().code, 3);
+    }
+
+    #[test]
+    fn our_own_jobs_are_nobodys() {
+        for (line, other) in [
+            ("12 (ann) train", Some("12 (ann)")),
+            ("12_[1-4] (ann) a (b) c", Some("12_[1-4] (ann)")),
+            ("13 (root) clustermax-inject", None),
+            ("14 (ann)", Some("14 (ann)")),
+        ] {
+            assert_eq!(of_others(line).as_deref(), other, "{line}");
+        }
+    }
 
     #[test]
     fn nodes_that_take_jobs() {

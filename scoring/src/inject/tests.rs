@@ -139,6 +139,115 @@ fn what_is_refused_before_anything() {
     assert!(failure.code == 2 && failure.message.contains("address of this machine"), "{failure}");
 }
 
+/// Each precondition that needs no look at the node itself, broken alone: the one line says so.
+#[test]
+fn every_precondition_refuses_alone() {
+    let well = Around { root: true, ..Around::default() };
+    let bad = |args: &Args, fault: Fault, state: &str, around: &Around| -> Vec<String> {
+        let checks = preconditions(args, fault, &node(state), around);
+        checks.into_iter().filter(|check| !check.ok).map(|check| check.text).collect()
+    };
+    let with_jobs = Args { with_jobs: true, ..args(Fault::Xid79) };
+    for fault in [Fault::Xid79, Fault::DcgmXid79, Fault::BusReset, Fault::StopRank] {
+        assert_eq!(bad(&args(fault), fault, "IDLE+RESERVED", &well), [] as [String; 0], "{fault:?}");
+        let ordinary = bad(&args(fault), fault, "IDLE", &Around::default());
+        assert_eq!(ordinary.is_empty(), fault == Fault::StopRank, "only ranks need no root: {ordinary:?}");
+        for (around, words) in [
+            (Around { in_job: true, ..well.clone() }, "inside a Slurm job"),
+            (Around { jobs: vec!["7 (ann)".to_owned()], ..well.clone() }, "jobs 7 (ann) run on n1"),
+            (
+                Around { injections: vec!["9 (root) on n2".to_owned()], ..well.clone() },
+                "job 9 (root) on n2 is another injection's",
+            ),
+        ] {
+            let bad = bad(&args(fault), fault, "IDLE", &around);
+            assert!(bad.len() == 1 && bad[0].contains(words), "{fault:?}: {words} in {bad:?}");
+        }
+        // Jobs may meet a drain when they are allowed to; a lost GPU never.
+        let jobs = Around { jobs: vec!["7 (ann)".to_owned()], ..well.clone() };
+        assert_eq!(bad(&with_jobs, fault, "IDLE", &jobs).is_empty(), fault != Fault::BusReset, "{fault:?}");
+        for state in ["IDLE+DRAIN", "DOWN*", "IDLE*", "IDLE+REBOOT_REQUESTED"] {
+            let refused = !bad(&args(fault), fault, state, &well).is_empty();
+            assert_eq!(refused, fault != Fault::BusReset, "{fault:?} {state}");
+        }
+    }
+}
+
+/// What the bus reset looks at on the node, broken alone.
+#[test]
+fn every_precondition_of_a_bus_reset_refuses_alone() {
+    let refused = |change: &dyn Fn(&Tree, &mut Args, &mut Node, &mut bool)| -> Vec<String> {
+        let tree = Tree::new();
+        let (gpu, bridge) = ("0000:18:00.0", "0000:17:00.0");
+        tree.device(&format!("pci0000:16/{bridge}"), "0x060400", "0x1000");
+        tree.device(&format!("pci0000:16/{bridge}/{gpu}"), "0x030200", "0x10de");
+        let (mut args, mut node, mut local) = (args(Fault::BusReset), node("IDLE+RESERVED"), true);
+        (args.confirm, args.confirm_device) = (Some("n1".to_owned()), Some(gpu.to_owned()));
+        change(&tree, &mut args, &mut node, &mut local);
+        let config = tree.0.path().join("clustermax.toml");
+        let text = format!("[paths]\nsysfs = \"{0}/sys\"\nprocfs = \"{0}/proc\"\n", tree.0.path().display());
+        fs::write(&config, text).unwrap();
+        let host = Host::open(Some(&config), Some("n1")).unwrap();
+        let site = Site { args: &args, local, node, host, folder: None };
+        let mut checks = Vec::new();
+        site.bus(&mut checks, &mut String::new());
+        checks.into_iter().filter(|check| !check.ok).map(|check| check.text).collect()
+    };
+    assert_eq!(refused(&|_, _, _, _| {}), [] as [String; 0]);
+    let bridge = "sys/devices/pci0000:16/0000:17:00.0";
+    type Change<'a> = &'a dyn Fn(&Tree, &mut Args, &mut Node, &mut bool);
+    let all: [(&str, Change); 15] = [
+        ("n1 is another machine", &|_, _, _, local| *local = false),
+        ("keep jobs away first", &|_, _, node, _| node.state = "IDLE".to_owned()),
+        ("there is no GPU 1", &|_, args, _, _| args.gpu = 1),
+        ("is not confirmed", &|_, args, _, _| args.confirm_device = None),
+        ("name the same GPU twice", &|_, args, _, _| args.confirm_device = Some("0000:19:00.0".to_owned())),
+        ("reboot the node", &|_, args, _, _| args.resume = true),
+        ("locked down", &|tree, _, _, _| {
+            fs::create_dir_all(tree.0.path().join("sys/kernel/security")).unwrap();
+            fs::write(
+                tree.0.path().join("sys/kernel/security/lockdown"),
+                "none integrity [confidentiality]\n",
+            )
+            .unwrap();
+        }),
+        ("not nvidia or amdgpu", &|tree, _, _, _| {
+            fs::remove_file(tree.0.path().join(bridge).join("0000:18:00.0/driver")).unwrap();
+        }),
+        ("boot console", &|tree, _, _, _| {
+            fs::write(tree.0.path().join(bridge).join("0000:18:00.0/boot_vga"), "1\n").unwrap();
+        }),
+        // A network card beside it, and one behind a switch below the same bridge.
+        ("also carries 0000:18:00.1", &|tree, _, _, _| {
+            tree.device("pci0000:16/0000:17:00.0/0000:18:00.1", "0x020700", "0x15b3");
+        }),
+        ("also carries 0000:18:01.0, 0000:1a:00.0", &|tree, _, _, _| {
+            tree.device("pci0000:16/0000:17:00.0/0000:18:01.0", "0x060400", "0x1000");
+            tree.device("pci0000:16/0000:17:00.0/0000:18:01.0/0000:1a:00.0", "0x010802", "0x144d");
+        }),
+        ("reads all ones", &|tree, _, _, _| {
+            let config = tree.0.path().join(bridge).join("config");
+            let mut bytes = fs::read(&config).unwrap();
+            bytes[0x3e..0x40].fill(0xff);
+            fs::write(&config, bytes).unwrap();
+        }),
+        ("there is no bridge", &|tree, _, _, _| {
+            fs::write(tree.0.path().join(bridge).join("class"), "0x060000\n").unwrap();
+        }),
+        ("processes 12 (dcgm) hold GPU", &|tree, _, _, _| {
+            fs::write(tree.0.path().join("proc/12/comm"), "dcgm\n").unwrap();
+            std::os::unix::fs::symlink("/dev/nvidia0", tree.0.path().join("proc/12/fd/3")).unwrap();
+        }),
+        ("serves an NVLink domain", &|tree, _, _, _| {
+            fs::write(tree.0.path().join("proc/12/comm"), "nvidia-imex\n").unwrap();
+        }),
+    ];
+    for (words, change) in all {
+        let bad = refused(change);
+        assert!(bad.len() == 1 && bad[0].contains(words), "{words} in {bad:?}");
+    }
+}
+
 #[test]
 fn words_are_whole() {
     let words = Words::of(&Options::default(), "n1", None, "0000:b3:00.0", "12ab34cd");
@@ -381,7 +490,22 @@ fn the_reset_is_one_bit_of_one_register() {
     reset.release().unwrap();
     assert_eq!(fs::read(&config).unwrap(), before);
     assert!(plan.config_space().starts_with("gpu de10"), "{}", plan.config_space());
-    assert!(plan.after(Duration::ZERO).contains("answers again"));
+    assert!(plan.after(Duration::ZERO).contains("answers again, link unknown as before"));
+    // A link that came back with fewer lanes is a finding.
+    let device = tree.0.path().join(format!("sys/devices/pci0000:16/{bridge}/{gpu}"));
+    let lanes = |width: &str| {
+        fs::write(device.join("current_link_speed"), "32.0 GT/s PCIe\n").unwrap();
+        fs::write(device.join("current_link_width"), width).unwrap();
+    };
+    lanes("16");
+    let wide = tree.whole_plan(gpu);
+    assert_eq!(wide.now_refused(), None);
+    lanes("8");
+    let after = wide.after(Duration::ZERO);
+    assert!(after.contains("its link is 32.0 GT/s PCIe x8, it was 32.0 GT/s PCIe x16: a finding"), "{after}");
+    // A process that came while the control run went on.
+    std::os::unix::fs::symlink("/dev/nvidia0", tree.0.path().join("proc/12/fd/3")).unwrap();
+    assert!(wide.now_refused().unwrap().contains("hold GPU device files now"));
     fs::write(tree.0.path().join(format!("sys/devices/pci0000:16/{bridge}/{gpu}/config")), [0xff; 256])
         .unwrap();
     assert!(plan.after(Duration::ZERO).contains("reboot the node"));
@@ -447,6 +571,7 @@ fn document(events: &[(&str, f64)]) -> Document {
         wait_return: None,
         named: None,
         before: "IDLE".to_owned(),
+        looked: None,
         events: events
             .iter()
             .map(|(event, at)| Event {
@@ -502,6 +627,29 @@ fn records_of_a_drain_and_of_none() {
     let time = records.iter().find(|record| record.metric == "fault_to_drain_seconds").unwrap();
     assert_eq!((time.value, time.state), (None, State::Unknown));
     assert!(time.detail.as_deref().unwrap().contains("within 300 s"), "{time:?}");
+
+    // A controller that went away tells nothing of the time after; neither does a node that was drained before.
+    let away = Document {
+        looked: Some(40.0),
+        id: "eeeeeeee".to_owned(),
+        events: vec![seen.events[0].clone()],
+        ..seen.clone()
+    };
+    let before = Document { before: "IDLE+DRAIN".to_owned(), looked: Some(299.9), ..away.clone() };
+    for (document, words) in
+        [(away, "not seen within 40.0 s, and from then on"), (before, "was IDLE+DRAIN before")]
+    {
+        let why = document.drain_untold().unwrap();
+        assert!(why.contains(words) && document.timeline().contains(&format!("DRAIN     {why}")), "{why}");
+        let records = results(&[document]);
+        for metric in ["fault_drained", "fault_detected", "fault_action_right", "fault_to_drain_seconds"] {
+            let one = records.iter().find(|record| record.metric == metric).unwrap();
+            assert_eq!((one.value, one.state), (None, State::Unknown), "{one:?}");
+            assert!(one.detail.as_deref().unwrap().contains(words), "{one:?}");
+        }
+    }
+    let answered = Document { looked: Some(299.9), ..seen.clone() };
+    assert_eq!(answered.drain_untold(), None);
 
     // A false alarm ends it before the fault.
     let alarm = Document {

@@ -14,8 +14,8 @@ pub const SCHEMA: &str = "clustermax-inject/1";
 /// A sign of the fault, seconds after its injection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Event {
-    /// injected, verdict, events, metrics, reason, drained, alert, found (by a stage of ours), restored, replaced,
-    /// returned (by us), command, drained_again
+    /// failed (nothing more was done), injected, verdict, events, metrics, reason, drained, alert, found (by a stage of ours), device (after a reset),
+    /// restored, replaced, returned (by us), return_failed, command, command_failed, drained_again
     pub event: String,
     /// Which alert source; empty otherwise.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -78,6 +78,9 @@ pub struct Document {
     pub named: Option<bool>,
     /// Node before the injection.
     pub before: String,
+    /// Last look that Slurm answered; none: not recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub looked: Option<f64>,
     /// In order.
     pub events: Vec<Event>,
 }
@@ -140,6 +143,26 @@ impl Document {
         (latest > quiet.seconds).then_some((quiet.seconds, latest))
     }
 
+    /// Why it cannot be said that the node was not drained: it was out of service before, or Slurm did not answer to the end.
+    #[must_use]
+    pub fn drain_untold(&self) -> Option<String> {
+        if self.event("drained").is_some() {
+            return None;
+        }
+        if super::slurm::out_of_service(&self.before) {
+            return Some(format!(
+                "not told: the node was {} before the fault, reserve it instead",
+                self.before
+            ));
+        }
+        // The last look of a watch that went well lies at its end.
+        let looked = self.looked?;
+        let late = super::ANSWER.as_secs_f64() + 2.0 * self.poll;
+        (looked + late < self.within).then(|| {
+            format!("not told: not seen within {looked:.1} s, and from then on Slurm did not answer")
+        })
+    }
+
     /// The timeline, each line within its bounds.
     #[must_use]
     pub fn timeline(&self) -> String {
@@ -157,12 +180,19 @@ impl Document {
         )];
         if self.event("injected").is_some() {
             rows.push(("detected", of(self.detected(), unseen())));
-            let drained =
-                if self.kind == "rank" { "not asked for by this fault".to_owned() } else { unseen() };
+            let drained = match self.drain_untold() {
+                _ if self.kind == "rank" => "not asked for by this fault".to_owned(),
+                Some(why) => why,
+                None => unseen(),
+            };
             rows.push(("DRAIN", of(self.event("drained"), drained).replace(" by drained", "")));
             let alert = if self.alerts { unseen() } else { "not watched: give an alert source".to_owned() };
             rows.push(("alert", of(self.alerted(), alert)));
+            if let Some(device) = self.event("device") {
+                rows.push(("device", of(Some(device), String::new()).replace(" by device", "")));
+            }
             let back = match self.wait_return {
+                Some(_) if self.event("drained").is_none() => "not waited for: no drain was seen".to_owned(),
                 Some(limit) => format!("not seen within {limit} s"),
                 None => "not waited for: --wait-return".to_owned(),
             };
