@@ -13,8 +13,8 @@ use sha2::{Digest as _, Sha256};
 
 use crate::entries::{Entry, Key};
 use crate::judge::Outcome;
-use crate::load::{number, params_text};
-use crate::methodology::Methodology;
+use crate::load::{Loaded, number, params_text};
+use crate::methodology::{Methodology, Metric};
 use crate::record::{Provenance, Scalar, State};
 use crate::score::Evaluation;
 use crate::{Failure, report, run, score};
@@ -122,12 +122,17 @@ impl Contract {
     /// # Errors
     /// Names file, line and key, and the mend.
     pub fn read(path: &Path, methodology: &Methodology) -> Result<(Self, String), Failure> {
-        let text = fs::read_to_string(path).map_err(|error| {
+        let text = run::read_regular(path).map_err(|error| {
             Failure::input(format!("cannot read {}: {error}; give --contract a file", path.display()))
         })?;
         let contract: Self = toml::from_str(&text).map_err(|error| {
             let line = error.span().map_or(1, |span| text[..span.start].lines().count().max(1));
-            Failure::input(format!("{} line {line}: {}; mend the contract", path.display(), error.message()))
+            // What is expected, in words instead of Rust's types.
+            let what = error.message().replace("expected f64", "expected a number").replace(
+                "data did not match any variant of untagged enum Scalar",
+                "a param must be a text, a number, true or false",
+            );
+            Failure::input(format!("{} line {line}: {what}; mend the contract", path.display()))
         })?;
         contract.check(methodology).map_err(|what| Failure::input(format!("{}: {what}", path.display())))?;
         Ok((contract, format!("{:x}", Sha256::digest(text.as_bytes()))))
@@ -146,6 +151,11 @@ impl Contract {
         let mut ids = BTreeSet::new();
         for line in &self.lines {
             let id = &line.id;
+            if id.trim().is_empty() || line.text.trim().is_empty() {
+                return Err(format!(
+                    "line {id:?} has an empty id or text, so nobody knows what is signed; fill it in"
+                ));
+            }
             if !ids.insert(id) {
                 return Err(format!("two lines have the id {id:?}; give each its own"));
             }
@@ -184,6 +194,10 @@ impl Contract {
                             metric.params
                         ));
                     }
+                    let finite = |value: &Scalar| value.as_f64().is_none_or(f64::is_finite);
+                    if let Some((param, value)) = line.params.iter().find(|(_, value)| !finite(value)) {
+                        return Err(format!("line {id}: param {param} is {value}, which no record has"));
+                    }
                     let bounds = [line.at_least, line.at_most];
                     if bounds.iter().all(Option::is_none) {
                         return Err(format!("line {id}: no bound; set at_least or at_most"));
@@ -195,6 +209,12 @@ impl Contract {
                         && least > most
                     {
                         return Err(format!("line {id}: at_least is above at_most; no value can keep both"));
+                    }
+                    if let Some(what) = line.beyond(metric) {
+                        return Err(format!(
+                            "line {id}: {what}: {name} lies between {} and {}",
+                            metric.min, metric.max
+                        ));
                     }
                 }
                 _ => return Err(format!("line {id}: set either criterion or metric")),
@@ -216,11 +236,31 @@ impl Line {
             .map(|unit| format!(" {unit}"))
             .unwrap_or_default();
         let bounds = [(self.at_least, "at least"), (self.at_most, "at most")];
-        let words: Vec<String> = bounds
-            .iter()
-            .filter_map(|(bound, word)| Some(format!("{word} {}{unit}", number((*bound)?))))
-            .collect();
+        let words: Vec<String> =
+            bounds.iter().filter_map(|(bound, word)| Some(format!("{word} {}{unit}", (*bound)?))).collect();
         words.join(" and ")
+    }
+
+    /// A bound outside of what the metric can be: kept by no value, or by every one.
+    fn beyond(&self, metric: &Metric) -> Option<String> {
+        let least = self.at_least.and_then(|least| match least {
+            _ if least > metric.max => Some(format!("no value can keep at_least {least}")),
+            _ if least <= metric.min => Some(format!("at_least {least} promises nothing")),
+            _ => None,
+        });
+        let most = self.at_most.and_then(|most| match most {
+            _ if most < metric.min => Some(format!("no value can keep at_most {most}")),
+            _ if most >= metric.max => Some(format!("at_most {most} promises nothing")),
+            _ => None,
+        });
+        least.or(most)
+    }
+
+    /// A value for people, with all of its digits where fewer would be on the other side of the bound.
+    fn shown(&self, value: f64) -> String {
+        let short = number(value);
+        let same = |read: f64| (self.excess(read) > 0.0) == (self.excess(value) > 0.0);
+        if short.parse().is_ok_and(same) { short } else { value.to_string() }
     }
 
     /// How far a value is beyond the bound; negative: it is kept, with so much to spare.
@@ -283,7 +323,8 @@ impl Line {
         let usable = |entry: &Entry| {
             entry.state == State::Measured
                 && entry.flaw.is_none()
-                && matches!(entry.provenance, Provenance::Measured | Provenance::Synthetic)
+                // A sum or a ratio of measured figures is as good as they are.
+                && entry.provenance != Provenance::Declared
         };
         let doubt = found.iter().find(|(_, entry)| entry.state != State::NotApplicable && !usable(entry));
         let values: Vec<(&Key, &Entry, f64)> = found
@@ -295,19 +336,16 @@ impl Line {
         let unit = self.unit.as_deref().unwrap_or_default();
         let observed = worst.map(|(key, _, value)| {
             let params = params_text(&key.params);
-            format!("{} {unit} ({}{params})", number(*value), key.subject).replace("  ", " ")
+            format!("{} {unit} ({}{params})", self.shown(*value), key.subject).replace("  ", " ")
         });
         let of_nodes = evaluation.methodology.metrics.get(self.metric.as_deref().unwrap_or_default());
         let of_nodes = of_nodes.is_some_and(|metric| metric.subject.starts_with("node"));
         let seen: BTreeSet<&str> =
             values.iter().filter_map(|(key, ..)| key.subject.node.as_deref()).collect();
-        let missing: Vec<&str> = loaded
-            .run
-            .nodes
-            .iter()
-            .map(String::as_str)
-            .filter(|node| of_nodes && !seen.contains(node))
-            .collect();
+        let missing: Vec<&str> =
+            loaded.nodes().into_iter().filter(|node| of_nodes && !seen.contains(node)).collect();
+        let unseen = unseen_gpus(loaded, &values);
+        let lost = self.metric.as_deref().and_then(|metric| loaded.lost.get(metric));
         let (answer, reason) = match (worst, doubt) {
             (Some((.., value)), _) if self.excess(*value) > 0.0 => (Answer::NotMet, None),
             (None, None) => (Answer::NotMeasured, Some("no record matches the line".to_owned())),
@@ -315,8 +353,12 @@ impl Line {
                 let why = entry.flaw.as_deref().or(entry.detail.as_deref()).unwrap_or("it is unknown");
                 (Answer::NotMeasured, Some(format!("{}{}: {why}", key.subject, params_text(&key.params))))
             }
+            (Some(_), None) if lost.is_some() => (Answer::NotMeasured, lost.cloned()),
             (Some(_), None) if !missing.is_empty() => {
                 (Answer::NotMeasured, Some(format!("not measured on {}", missing.join(", "))))
+            }
+            (Some(_), None) if !unseen.is_empty() => {
+                (Answer::NotMeasured, Some(format!("not measured on {}", unseen.join(", "))))
             }
             (Some(_), None) => (Answer::Met, None),
         };
@@ -328,6 +370,18 @@ impl Line {
         });
         result
     }
+}
+
+/// GPUs of the run without a value, where the values are of single GPUs.
+fn unseen_gpus(loaded: &Loaded, values: &[(&Key, &Entry, f64)]) -> Vec<String> {
+    let one = |key: &Key| Some((key.subject.node.clone()?, key.subject.gpu?));
+    let seen: BTreeSet<(String, u32)> = values.iter().filter_map(|(key, ..)| one(key)).collect();
+    if seen.is_empty() {
+        return Vec::new();
+    }
+    let known = loaded.entries.iter().filter(|(key, _)| key.metric == "gpu_info");
+    let known: BTreeSet<(String, u32)> = known.filter_map(|(key, _)| one(key)).collect();
+    known.difference(&seen).map(|(node, gpu)| format!("{node} g{gpu}")).collect()
 }
 
 /// Runs the command: writes `acceptance.json` and `acceptance.txt` into the results folder. Exit code 0: every line is met;
@@ -464,6 +518,7 @@ mod tests {
     #[test]
     fn a_bad_contract_is_refused_by_its_line() {
         let head = "[[line]]\nid = \"a\"\ntext = \"t\"\n";
+        let promise = |bound: &str| format!("{head}metric = \"gemm\"\nunit = \"TFLOP/s\"\n{bound}\n");
         for (lines, expected) in [
             ("line = []", "promises nothing"),
             ("[[line]]\nid = \"a\"\n", "missing field `text`"),
@@ -489,6 +544,18 @@ mod tests {
                 "no param \"seize\"",
             ),
             ("[[line]]\nid = \"a\"\ntext = \"t\"\nat_leest = 1\n", "at_leest"),
+            (
+                &promise("at_least = 1e18"),
+                "no value can keep at_least 1000000000000000000: gemm lies between 0 and 20000",
+            ),
+            (&promise("at_least = -5"), "at_least -5 promises nothing"),
+            (&promise("at_least = 0"), "at_least 0 promises nothing"),
+            (&promise("at_most = -1"), "no value can keep at_most -1"),
+            (&promise("at_least = 5\nat_most = 20000"), "at_most 20000 promises nothing"),
+            (&promise("at_least = true"), "expected a number"),
+            (&promise("at_least = 1\nparams = { m = nan }"), "param m is NaN"),
+            (&promise("at_least = 1\nparams = { m = 1979-05-27 }"), "a param must be a text"),
+            ("[[line]]\nid = \"a\"\ntext = \" \"\ncriterion = \"rel-25\"\n", "empty id or text"),
         ] {
             let message = refusal(lines);
             assert!(message.contains(expected), "{expected}: {message}");

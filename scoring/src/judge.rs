@@ -143,6 +143,10 @@ pub struct Evidence<'a> {
     methodology: &'a Methodology,
     by_metric: ByName<'a>,
     by_node: BTreeMap<&'a str, ByName<'a>>,
+    /// [`Loaded::nodes`]
+    nodes: Vec<&'a str>,
+    /// Nodes of other records: imported ones, faults.
+    others: Vec<&'a str>,
     model: Result<String, String>,
 }
 
@@ -161,7 +165,10 @@ impl<'a> Evidence<'a> {
                 by_node.entry(node).or_default().entry(&key.metric).or_default().push((key, entry));
             }
         }
-        let mut evidence = Self { loaded, methodology, by_metric, by_node, model: Err(String::new()) };
+        let nodes = loaded.nodes();
+        let others = by_node.keys().copied().filter(|node| !nodes.contains(node)).collect();
+        let mut evidence =
+            Self { loaded, methodology, by_metric, by_node, nodes, others, model: Err(String::new()) };
         evidence.model = evidence.find_model();
         evidence
     }
@@ -213,9 +220,9 @@ impl<'a> Evidence<'a> {
         let Some(model) = models.pop_first() else {
             return Err("no GPU model is recorded, so there is no reference value".to_owned());
         };
-        for node in &self.loaded.run.nodes {
+        for node in &self.nodes {
             let gpus = self.gpus(node).map_err(|(_, reason)| format!("{reason} (node {node})"))?;
-            let known = seen.get(node.as_str()).map_or(0, BTreeSet::len);
+            let known = seen.get(node).map_or(0, BTreeSet::len);
             if known < gpus as usize {
                 return Err(format!("node {node} names the model of {known} of its {gpus} GPUs"));
             }
@@ -257,9 +264,13 @@ impl<'a> Evidence<'a> {
         let mut subjects = Vec::new();
         match measure.per {
             Per::Cluster => subjects.push(Subject::default()),
-            Per::Node => subjects.extend(self.loaded.run.nodes.iter().map(Subject::node)),
+            Per::Node => {
+                subjects.extend(self.nodes.iter().map(|node| Subject::node(*node)));
+                let others = self.others.iter().filter(|node| !self.on(&measure.metric, node).is_empty());
+                subjects.extend(others.map(|node| Subject::node(*node)));
+            }
             Per::Gpu => {
-                for node in &self.loaded.run.nodes {
+                for node in &self.nodes {
                     match self.gpus(node) {
                         Ok(gpus) => {
                             // A GPU that has a record counts, however few the node is said to have.
@@ -267,20 +278,27 @@ impl<'a> Evidence<'a> {
                             let all: BTreeSet<u32> =
                                 (0..gpus).chain(of.iter().filter_map(|(key, _)| key.subject.gpu)).collect();
                             subjects.extend(
-                                all.into_iter().map(|gpu| Subject { gpu: Some(gpu), ..Subject::node(node) }),
+                                all.into_iter().map(|gpu| Subject { gpu: Some(gpu), ..Subject::node(*node) }),
                             );
                         }
                         Err((true, reason)) => {
-                            instances.push((Subject::node(node), Instance::Unavailable(reason)));
+                            instances.push((Subject::node(*node), Instance::Unavailable(reason)));
                         }
                         Err((false, reason)) => {
-                            instances.push((Subject::node(node), Instance::Unknown(reason)));
+                            instances.push((Subject::node(*node), Instance::Unknown(reason)));
                         }
                     }
                 }
+                for node in &self.others {
+                    let of = self.on(&measure.metric, node);
+                    let gpus: BTreeSet<u32> = of.iter().filter_map(|(key, _)| key.subject.gpu).collect();
+                    subjects.extend(
+                        gpus.into_iter().map(|gpu| Subject { gpu: Some(gpu), ..Subject::node(*node) }),
+                    );
+                }
             }
         }
-        if measure.per != Per::Cluster && self.loaded.run.nodes.is_empty() {
+        if measure.per != Per::Cluster && self.nodes.is_empty() {
             instances.push((Subject::default(), Instance::Unknown("run.json names no node".to_owned())));
         }
         for subject in subjects {
@@ -470,14 +488,8 @@ impl<'a> Evidence<'a> {
             }
         }
         if measure.complete == Some(Per::Node) {
-            let missing: Vec<&str> = self
-                .loaded
-                .run
-                .nodes
-                .iter()
-                .map(String::as_str)
-                .filter(|node| !nodes.contains(node))
-                .collect();
+            let missing: Vec<&str> =
+                self.nodes.iter().copied().filter(|node| !nodes.contains(node)).collect();
             if !missing.is_empty() {
                 return Instance::Unknown(format!(
                     "no record of {} for {}",

@@ -3,7 +3,7 @@
 mod guards;
 mod verify;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -59,6 +59,25 @@ pub struct Loaded {
     pub lost: BTreeMap<String, String>,
 }
 
+impl Loaded {
+    /// Nodes of the run: those of `run.json`, and those whose records say that they took part. Who leaves a node out of
+    /// `run.json` must not gain by it.
+    pub fn nodes(&self) -> Vec<&str> {
+        let mut nodes: Vec<&str> = self.run.nodes.iter().map(String::as_str).collect();
+        let mut seen: HashSet<&str> = nodes.iter().copied().collect();
+        for (key, _) in &self.entries {
+            if let Some(node) = &key.subject.node
+                && !seen.contains(&**node)
+                && guards::WORK.contains(&&*key.stage)
+            {
+                seen.insert(node);
+                nodes.push(node);
+            }
+        }
+        nodes
+    }
+}
+
 /// What is wrong with a results folder; every sentence names the file and the mend.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -68,6 +87,21 @@ pub enum Error {
     /// A line of `records.jsonl`.
     #[error(transparent)]
     Record(#[from] record::Error),
+    /// A record of another cluster.
+    #[error(
+        "{path}: line {line} is of cluster {found:?} but run.json says {expected:?}; figures of two clusters cannot be \
+         scored together: restore the file, or give each cluster a folder of its own"
+    )]
+    OtherCluster {
+        /// The file.
+        path: String,
+        /// Line number from 1.
+        line: u64,
+        /// The record's cluster.
+        found: String,
+        /// The folder's.
+        expected: String,
+    },
     /// Nothing was recorded.
     #[error("{0} holds no record; run the suite's stages (and `clustermax collect`) first")]
     NoRecords(String),
@@ -138,7 +172,7 @@ pub fn load(path: &Path, methodology: &Methodology) -> Result<Loaded, Error> {
         path: path.join("run.json"),
         source,
     })?;
-    let mut intake = Intake::new(methodology);
+    let mut intake = Intake::new(methodology, &folder.run.cluster);
     Reader::open(&records, Some(&folder.run.run))?
         .each(|line, bytes, record| intake.take(line, bytes, &record, &shown))?;
     let lost = intake.lost();
@@ -184,6 +218,7 @@ pub fn load(path: &Path, methodology: &Methodology) -> Result<Loaded, Error> {
 /// What gathers while records.jsonl is read.
 struct Intake<'a> {
     methodology: &'a Methodology,
+    cluster: &'a str,
     sum: [u8; 32],
     gatherer: Gatherer,
     /// Raw files by name and digest, in the order of first appearance.
@@ -207,6 +242,8 @@ struct Family {
     found: u32,
     /// The largest [`record::Record::of`].
     of: u32,
+    /// The smallest.
+    least: Option<u32>,
     /// A record does not say how many there are.
     unsaid: bool,
 }
@@ -214,10 +251,15 @@ struct Family {
 impl Family {
     /// Why its records are not all there, or cannot be known to be.
     fn lost(&self) -> Option<String> {
-        let Self { metric, stage, found, of, unsaid } = self;
+        let Self { metric, stage, found, of, least, unsaid } = self;
         let again = format!("`clustermax collect {stage}` reads them again from the raw output");
         if of > found {
             Some(format!("records.jsonl has {found} of {of} records of {metric}: {again}"))
+        } else if let Some(least) = least.filter(|least| least < found) {
+            // Lines of another folder, or ones that somebody wrote: what else was changed, nobody can say.
+            Some(format!(
+                "records.jsonl has {found} records of {metric}, of which one says that there are {least}: {again}"
+            ))
         } else if *unsaid {
             Some(format!("a record of {metric} does not say how many there are (key of): {again}"))
         } else {
@@ -227,9 +269,10 @@ impl Family {
 }
 
 impl<'a> Intake<'a> {
-    fn new(methodology: &'a Methodology) -> Self {
+    fn new(methodology: &'a Methodology, cluster: &'a str) -> Self {
         Self {
             methodology,
+            cluster,
             sum: [0; 32],
             gatherer: Gatherer::new(),
             files: Vec::new(),
@@ -257,10 +300,19 @@ impl<'a> Intake<'a> {
         }
         family.found = family.found.saturating_add(1);
         family.of = family.of.max(record.of.unwrap_or(0));
+        family.least = family.least.into_iter().chain(record.of).min();
         family.unsaid |= record.of.is_none();
     }
 
     fn take(&mut self, line: u64, bytes: &[u8], record: &Line<'_>, path: &str) -> Result<(), Taken<Error>> {
+        if *record.cluster != *self.cluster {
+            return Err(Taken::Other(Error::OtherCluster {
+                path: path.to_owned(),
+                line,
+                found: record.cluster.to_string(),
+                expected: self.cluster.to_owned(),
+            }));
+        }
         let gatherer = &mut self.gatherer;
         let params = gatherer.params(record.params.0).map_err(|_| Taken::NotARecord)?;
         let subject = gatherer.subject(record.subject.0).map_err(|_| Taken::NotARecord)?;
@@ -330,7 +382,7 @@ fn manifests(path: &Path, loaded: &Loaded) -> Result<(), Error> {
         let file = folder.join(format!("{stage}.json"));
         let bad =
             |what: String| Error::Manifest { path: file.display().to_string(), what, stage: stage.clone() };
-        let text = fs::read_to_string(&file).map_err(|error| bad(format!("it cannot be read: {error}")))?;
+        let text = run::read_regular(&file).map_err(|error| bad(format!("it cannot be read: {error}")))?;
         let marker: Marker =
             serde_json::from_str(&text).map_err(|error| bad(format!("not a manifest: {error}")))?;
         if marker.schema != STAGE_SCHEMA {

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -165,7 +164,7 @@ fn read(path: &Path) -> Result<Score, Failure> {
             file.display()
         ))
     };
-    let text = fs::read_to_string(&file).map_err(|error| bad(format!("cannot be read: {error}")))?;
+    let text = run::read_regular(&file).map_err(|error| bad(format!("cannot be read: {error}")))?;
     let value: Value = serde_json::from_str(&text).map_err(|error| bad(format!("not JSON: {error}")))?;
     match value.get("schema").and_then(Value::as_str) {
         Some(score::SCHEMA) => {}

@@ -366,7 +366,7 @@ impl Reader<BufReader<File>> {
     /// # Errors
     /// [`Error::Io`] when the file cannot be opened.
     pub fn open(path: &Path, run: Option<&str>) -> Result<Self, Error> {
-        let file = File::open(path).map_err(|source| Error::Io {
+        let file = crate::run::regular(path).and_then(|()| File::open(path)).map_err(|source| Error::Io {
             action: "read",
             path: path.to_owned(),
             source,

@@ -1,5 +1,6 @@
 //! The results folder: where each file lies, and `run.json`.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -39,6 +40,36 @@ pub struct Run {
 }
 
 impl Run {
+    /// What the types cannot say.
+    ///
+    /// # Errors
+    /// A clause that says what is wrong.
+    fn check(&self) -> Result<(), String> {
+        if self.run.is_empty() {
+            return Err("run is empty".to_owned());
+        }
+        // A node that is named twice would count twice.
+        let mut seen = BTreeSet::new();
+        for node in &self.nodes {
+            if node.trim().is_empty() {
+                return Err("nodes has an empty name".to_owned());
+            }
+            if !seen.insert(node) {
+                return Err(format!("nodes names {node:?} twice"));
+            }
+        }
+        if self.started.parse::<jiff::Timestamp>().is_err() {
+            return Err(format!(
+                "started {:?} is no RFC 3339 time, so nobody can say which evidence was valid then",
+                self.started
+            ));
+        }
+        match self.shrink {
+            Some(by @ 0..=1) => Err(format!("shrink is {by}, it divides and is 2 at least")),
+            _ => Ok(()),
+        }
+    }
+
     /// The profile as people read it: `full`, or `full, every size and time divided by 100`.
     #[must_use]
     pub fn profile_text(&self) -> String {
@@ -132,7 +163,7 @@ impl Folder {
             return Err(Error::Empty(path.to_owned()));
         }
         let file = path.join("run.json");
-        let text = match fs::read_to_string(&file) {
+        let text = match read_regular(&file) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(Error::NoRun(path.to_owned()));
@@ -152,9 +183,7 @@ impl Folder {
         // From the text, not from the value: the error then says line and column.
         let run: Run = serde_json::from_str(&text)
             .map_err(|error| Error::Malformed { path: file.clone(), what: error.to_string() })?;
-        if run.run.is_empty() {
-            return Err(Error::Malformed { path: file, what: "run is empty".to_owned() });
-        }
+        run.check().map_err(|what| Error::Malformed { path: file, what })?;
         Ok(Self { path: path.to_owned(), run })
     }
 
@@ -183,6 +212,29 @@ pub fn suite_script() -> Option<PathBuf> {
         .take(3)
         .flat_map(|dir| below.iter().map(move |below| dir.join(below).join("clustermax-suite.sh")))
         .find(|path| path.is_file())
+}
+
+/// The text of a file of a results folder, which may come from anybody: a pipe or a device in its place is refused, since
+/// reading it might never end.
+///
+/// # Errors
+/// Those of the file system; [`io::ErrorKind::InvalidInput`] for what is no file, `InvalidData` for what is no text.
+pub(crate) fn read_regular(path: &Path) -> io::Result<String> {
+    regular(path)?;
+    fs::read_to_string(path)
+}
+
+/// Whether a path leads to a file.
+///
+/// # Errors
+/// As [`read_regular`].
+pub(crate) fn regular(path: &Path) -> io::Result<()> {
+    let kind = fs::metadata(path)?;
+    // A folder says so itself.
+    if !kind.is_file() && !kind.is_dir() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
+    }
+    Ok(())
 }
 
 /// Writes a file so that a reader sees the old one or the whole new one: temp file beside it, fsync, rename.
@@ -232,6 +284,12 @@ mod tests {
 
     #[test]
     fn a_bad_run_json_is_refused_by_its_fault() {
+        let run = |rest: &str| {
+            let started = if rest.contains("started") { "" } else { r#""started":"2026-11-30T20:50:00Z","# };
+            format!(
+                r#"{{"schema":"clustermax-run/1","run":"r","cluster":"c","profile":"demo","hardware":"gpu",{started}{rest}}}"#
+            )
+        };
         for (text, expected) in [
             ("", "not JSON"),
             ("{}", "schema is missing"),
@@ -245,6 +303,10 @@ mod tests {
                 r#"{"schema":"clustermax-run/1","run":"r","cluster":"c","profile":"demo","nodes":[],"started":"x","hardware":"tpu"}"#,
                 "unknown variant",
             ),
+            (&run(r#""nodes":["n1","n2","n1"]"#), "names \"n1\" twice"),
+            (&run(r#""nodes":["n1"," "]"#), "an empty name"),
+            (&run(r#""nodes":["n1"],"started":"yesterday""#), "no RFC 3339 time"),
+            (&run(r#""nodes":["n1"],"shrink":1"#), "shrink is 1"),
         ] {
             let message = refusal(text);
             assert!(message.contains(expected) && message.contains("run.json"), "{message}");

@@ -23,17 +23,25 @@ fn measured(records: &[(&str, Option<f64>, &str, &str, &str)]) -> TempDir {
     fs::create_dir_all(run.path().join("raw")).unwrap();
     fs::write(run.path().join("raw/a.txt"), "seen\n").unwrap();
     let sha256 = format!("{:x}", Sha256::digest(b"seen\n"));
+    let of = |metric: &str| records.iter().filter(|(other, ..)| *other == metric).count();
     let lines: Vec<String> = records
         .iter()
         .map(|(metric, value, unit, params, subject)| {
-            let stage = if *metric == "busbw" { "collectives" } else { "inventory" };
+            let stage = match *metric {
+                "busbw" => "collectives",
+                "gemm" => "gemm",
+                "fio_total_bandwidth" => "storage",
+                _ => "inventory",
+            };
+            let provenance = if *metric == "fio_total_bandwidth" { "inferred" } else { "measured" };
             let (value, state) = match value {
                 Some(value) => (value.to_string(), "measured"),
                 None => ("null".to_owned(), "unknown"),
             };
             let detail = if state == "unknown" { r#","detail":"the node went away""# } else { "" };
             format!(
-                r#"{{"schema":"clustermax-record/1","run":"r1","cluster":"alpha","stage":"{stage}","metric":"{metric}","value":{value},"unit":"{unit}","state":"{state}","provenance":"measured","params":{params},"subject":{subject}{detail},"evidence":{{"file":"raw/a.txt","sha256":"{sha256}"}}}}"#
+                r#"{{"schema":"clustermax-record/1","run":"r1","cluster":"alpha","stage":"{stage}","metric":"{metric}","value":{value},"unit":"{unit}","state":"{state}","provenance":"{provenance}","params":{params},"subject":{subject}{detail},"of":{of},"evidence":{{"file":"raw/a.txt","sha256":"{sha256}"}}}}"#,
+                of = of(metric)
             )
         })
         .collect();
@@ -127,4 +135,74 @@ fn a_shrunk_run_meets_no_contract_and_is_not_rated() {
     assert!(text.contains("NOT RATED") && text.contains("--shrink"), "{text}");
     let page = fs::read_to_string(run.path().join("report.html")).unwrap();
     assert!(page.contains("divided by 100"), "the page says so too");
+}
+
+/// Who takes a bad record out of records.jsonl, and the stages' manifests with it, meets no line by it.
+#[test]
+fn a_line_is_not_met_by_what_a_removed_record_leaves() {
+    let run = measured(&[
+        ("gpu_missing", Some(0.0), "", "{}", r#"{"node":"n1"}"#),
+        ("gpu_missing", Some(0.0), "", "{}", r#"{"node":"n2"}"#),
+        ("gpu_missing", Some(2.0), "", "{}", r#"{"node":"n3"}"#),
+    ]);
+    assert_eq!(accept(&run, MISSING).1["lines"][0]["answer"], "not_met");
+    let file = run.path().join("records.jsonl");
+    let text = fs::read_to_string(&file).unwrap();
+    let kept: String = text.lines().take(2).map(|line| format!("{line}\n")).collect();
+    fs::write(&file, &kept).unwrap();
+    let (code, json, text) = accept(&run, MISSING);
+    assert_eq!((code, &json["lines"][0]["answer"]), (1, &Value::from("not_measured")), "{text}");
+    assert!(text.contains("2 of 3 records of gpu_missing"), "{text}");
+    // Nor do records that say that there are fewer.
+    fs::write(&file, kept.replace("\"of\":3", "\"of\":1")).unwrap();
+    let (code, _, text) = accept(&run, MISSING);
+    assert!(code == 1 && text.contains("of which one says that there are 1"), "{text}");
+}
+
+/// A sum over nodes follows from measured figures, and a contract may promise it.
+#[test]
+fn a_sum_of_measured_figures_keeps_a_promise() {
+    let line = "[[line]]\nid = \"s\"\ntext = \"fast\"\nmetric = \"fio_total_bandwidth\"\nunit = \"MB/s\"\nat_least = 9000\n";
+    for (value, answer) in [(9500.0, "met"), (8000.0, "not_met")] {
+        let run = measured(&[("fio_total_bandwidth", Some(value), "MB/s", r#"{"clients":8}"#, "{}")]);
+        let (code, json, text) = accept(&run, line);
+        assert_eq!(
+            (code, &json["lines"][0]["answer"]),
+            (i32::from(answer != "met"), &Value::from(answer)),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn every_gpu_of_a_node_must_have_a_value() {
+    let line =
+        "[[line]]\nid = \"g\"\ntext = \"fast\"\nmetric = \"gemm\"\nunit = \"TFLOP/s\"\nat_least = 600\n";
+    let info = r#"{"model":"NVIDIA H100 80GB HBM3"}"#;
+    let subjects = [("n1", 0), ("n1", 1), ("n2", 0), ("n2", 1)]
+        .map(|(node, gpu)| format!(r#"{{"node":"{node}","gpu":{gpu}}}"#));
+    for (seen, answer, expected) in [(4, "met", "PASSED"), (3, "not_measured", "not measured on n2 g1")] {
+        let mut records = Vec::new();
+        for subject in &subjects {
+            records.push(("gpu_info", Some(1.0), "", info, subject.as_str()));
+        }
+        for subject in &subjects[..seen] {
+            records.push(("gemm", Some(700.0), "TFLOP/s", r#"{"dtype":"bf16"}"#, subject.as_str()));
+        }
+        let (_, json, text) = accept(&measured(&records), line);
+        assert_eq!(json["lines"][0]["answer"], answer, "{text}");
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+}
+
+/// A bound and a value that misses it by little must not look the same.
+#[test]
+fn a_bound_is_shown_with_all_of_its_digits() {
+    let line =
+        "[[line]]\nid = \"b\"\ntext = \"fast\"\nmetric = \"busbw\"\nunit = \"GB/s\"\nat_least = 339.99996\n";
+    let run = measured(&[("busbw", Some(339.99995), "GB/s", "{}", "{}")]);
+    let (code, _, text) = accept(&run, line);
+    assert_eq!(code, 1);
+    assert!(text.contains("required at least 339.99996 GB/s"), "{text}");
+    assert!(text.contains("observed 339.99995 GB/s"), "{text}");
 }

@@ -544,3 +544,25 @@ fn the_run_has_siblings_of_every_kind() {
     let result = result(crowded(), Stated::All);
     assert_eq!(result.rating.estimate.tier, "platinum", "{:?}", result.rating.estimate);
 }
+
+/// Who leaves a slow node out of run.json, or one that gave nothing in a stage, gains nothing.
+#[test]
+fn a_node_left_out_of_run_json_never_lifts_anything() {
+    for how in [Damage::Bad, Damage::Unknown] {
+        for stage in ["gemm", "audit", "inventory", "storage"] {
+            let mut rows = crowded().to_vec();
+            for row in rows.iter_mut().filter(|row| row.subject.get("node") == Some(&json!("n3")) && row.stage == stage) {
+                if row.metric != "gpu_count" && row.metric != "gpu_info" {
+                    row.value = spoilt(row, how);
+                }
+            }
+            let run = Run::of(&rows, Stated::All);
+            let before = run.result();
+            let file = run.path().join("run.json");
+            let text = fs::read_to_string(&file).unwrap();
+            assert!(text.contains(r#","n3""#), "{text}");
+            fs::write(&file, text.replace(r#","n3""#, "")).unwrap();
+            never_better(&before, &run.result(), false, &format!("{how:?} {stage}")).unwrap();
+        }
+    }
+}

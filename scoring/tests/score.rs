@@ -446,18 +446,19 @@ fn the_html_report_stands_alone_and_its_evidence_links_lead_somewhere() {
 #[test]
 fn hostile_text_reaches_neither_the_page_nor_the_terminal() {
     let run = Run::golden();
-    let attack = r#"</td><script>alert(1)</script>\u001b[2J"#;
-    run.edit("run.json", "\"cluster\": \"alpha\"", &format!("\"cluster\": \"{attack}\""));
+    let attack = r#"</td><script>alert(1)</script>\u001b[2J\u202e"#;
+    for file in ["run.json", "records.jsonl"] {
+        let text = run.read(file).replace("\"cluster\": \"alpha\"", &format!("\"cluster\": \"{attack}\""));
+        run.write(file, &text);
+    }
     run.edit("records.jsonl", "sudo timed out", attack);
     run.edit("records.jsonl", "\"link\": \"InfiniBand\"", &format!("\"{attack}\": \"{attack}\""));
     let output = score(&run);
     let page = run.read("report.html");
     assert!(!page.contains("<script") && page.contains("&lt;script&gt;"));
-    assert!(
-        !page.contains('\u{1b}')
-            && !stdout(&output).contains('\u{1b}')
-            && !run.read("report.txt").contains('\u{1b}')
-    );
+    for text in [page, stdout(&output), run.read("report.txt"), run.read("report.md")] {
+        assert!(!text.contains(['\u{1b}', '\u{202e}']), "{text}");
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 use super::{Entry, MANIFEST, Manifest, SCHEMA, digest, single_name};
 use crate::score::{self, Evaluation};
-use crate::{Failure, report};
+use crate::{Failure, report, run};
 
 /// A manifest is read into memory; a run of 1,000 nodes has some ten thousand files.
 const MANIFEST_LIMIT: u64 = 64 << 20;
@@ -206,7 +206,7 @@ fn extract(source: &mut impl Read, path: &Path) -> Result<Entry, Extract> {
 /// Computes the score anew from records and raw files.
 fn check_score(folder: &Path, data: Option<&Path>, problems: &mut Vec<String>) -> Result<(), Failure> {
     let path = folder.join("score.json");
-    let kept = match fs::read_to_string(&path) {
+    let kept = match run::read_regular(&path) {
         Ok(kept) => kept,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             problems.push(

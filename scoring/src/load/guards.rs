@@ -30,14 +30,14 @@ enum Figures {
 /// Stages that compute on GPUs where there are any.
 const GPU_WORK: &[&str] = &["collectives", "gemm", "train", "inference", "checkpoint", "burnin"];
 /// Stages whose figures another job on the node changes.
-const WORK: &[&str] =
+pub(super) const WORK: &[&str] =
     &["network", "collectives", "gemm", "train", "inference", "storage", "checkpoint", "s3", "burnin"];
 
 const SCOPES: [Scope; 5] = [
     Scope { guard: "gpus", stages: GPU_WORK, figures: Figures::All },
     Scope { guard: "gpu_use", stages: GPU_WORK, figures: Figures::All },
     Scope { guard: "other_jobs", stages: WORK, figures: Figures::All },
-    Scope { guard: "nccl_network", stages: &["collectives"], figures: Figures::Nccl },
+    Scope { guard: "nccl_network", stages: &["collectives", "train"], figures: Figures::Nccl },
     Scope { guard: "gloo_interface", stages: &["collectives"], figures: Figures::Gloo },
 ];
 
@@ -63,7 +63,8 @@ impl Scope {
                 Figures::Nccl => {
                     between()
                         && (text("backend") == "nccl"
-                            || matches!(&*text("tool"), "nccl-tests" | "rccl-tests"))
+                            || matches!(&*text("tool"), "nccl-tests" | "rccl-tests")
+                            || (*key.stage == *"train" && text("device") == "gpu"))
                 }
                 Figures::Gloo => between() && text("backend") == "gloo",
             }
@@ -73,6 +74,9 @@ impl Scope {
 /// What a guard found: its sentence by node, those of the whole cluster under none.
 type Found = BTreeMap<Option<String>, String>;
 
+/// Its guards are about the stages that follow; those of another stage about its own figures.
+const BEFORE_ALL: &str = "preflight";
+
 /// Takes the belief from figures that a guard says are of something else.
 ///
 /// Simulated nodes share one machine and have no GPU: there, every guard is right and none says anything new.
@@ -80,14 +84,15 @@ pub(super) fn apply(loaded: &mut Loaded) {
     if loaded.run.simulated {
         return;
     }
-    let mut found: BTreeMap<String, Found> = BTreeMap::new();
+    let mut found: BTreeMap<(String, String), Found> = BTreeMap::new();
     for (key, entry) in loaded.entries.iter() {
         if key.metric == "guard"
             && entry.believed() == Some(0.0)
             && let Some(guard) = key.params.get("guard")
         {
             let sentence = entry.detail.as_deref().unwrap_or("it gave no sentence").to_owned();
-            found.entry(guard.to_string()).or_default().insert(key.subject.node.clone(), sentence);
+            let of = (guard.to_string(), key.stage.to_string());
+            found.entry(of).or_default().insert(key.subject.node.clone(), sentence);
         }
     }
     // A guard that somebody took out must not lift what it spoke against.
@@ -103,7 +108,11 @@ pub(super) fn apply(loaded: &mut Loaded) {
         let of_processors = loaded.run.hardware == Hardware::Cpu;
         let scopes = SCOPES.iter().filter(|scope| !(of_processors && scope.guard == "gpus"));
         for scope in scopes.filter(|scope| scope.covers(key, entry)) {
-            let why = found.get(scope.guard).and_then(|of| against(scope.guard, of, key));
+            let by = |stage: &str| {
+                let of = found.get(&(scope.guard.to_owned(), stage.to_owned()))?;
+                against(scope.guard, of, key)
+            };
+            let why = by(BEFORE_ALL).or_else(|| by(&key.stage));
             if let Some(why) = why.or_else(|| lost.clone()) {
                 entry.flaw = Some(why.into_boxed_str());
                 break;

@@ -10,9 +10,9 @@ use std::path::{Component, Path, PathBuf};
 
 use sha2::{Digest as _, Sha256};
 
-use crate::Failure;
 use crate::collect::{nccl, network};
 use crate::record::{self, Evidence, Provenance, Record, Scalar, State, Subject};
+use crate::{Failure, report};
 
 pub mod collectives;
 pub mod hints;
@@ -263,7 +263,7 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
                         let _ = writeln!(out, "{line}");
                     }
                 } else {
-                    out.push_str(&table(&reading, path));
+                    out.push_str(&lines(&reading, path));
                 }
             }
             Err(why) => trouble.push(format!("{} {why}", path.display())),
@@ -312,6 +312,11 @@ pub fn records(reading: &Reading, path: &Path, sha256: &str) -> Vec<Record> {
             found.record(("read", "read"), found.stage, &reading.tool, evidence)
         })
         .collect()
+}
+
+/// [`table`] for a terminal, which what the file says of itself must not drive.
+fn lines(reading: &Reading, path: &Path) -> String {
+    table(reading, path).lines().map(|line| report::plain(line) + "\n").collect()
 }
 
 fn table(reading: &Reading, path: &Path) -> String {

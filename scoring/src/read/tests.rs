@@ -345,6 +345,15 @@ fn an_unknown_format_is_one_sentence() {
     );
 }
 
+/// What a file says of itself must not drive the terminal.
+#[test]
+fn a_hostile_file_prints_no_escape_sequence() {
+    let hostile = NVBANDWIDTH.replace("host_to_device", "\u{1b}[2J\u{202e}");
+    let lines = lines(&text(&hostile), Path::new("a\u{1b}[31m.txt"));
+    assert!(lines.contains("?[2J?_memcpy_ce") && lines.ends_with('\n'), "{lines}");
+    assert!(!lines.contains(['\u{1b}', '\u{202e}']), "{lines}");
+}
+
 #[test]
 fn every_metric_is_listed_with_its_unit() {
     let list = include_str!("../../data/metrics.tsv");

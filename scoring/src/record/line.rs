@@ -69,8 +69,8 @@ pub(crate) struct Line<'a> {
     schema: Text<'a>,
     #[serde(borrow)]
     pub(crate) run: Text<'a>,
-    #[serde(borrow, rename = "cluster")]
-    _cluster: Text<'a>,
+    #[serde(borrow)]
+    pub(crate) cluster: Text<'a>,
     #[serde(borrow)]
     pub(crate) stage: Text<'a>,
     #[serde(borrow)]

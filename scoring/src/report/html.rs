@@ -26,7 +26,7 @@ pub fn escape(text: &str) -> String {
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
             '\'' => out.push_str("&#39;"),
-            letter if letter.is_control() => out.push('?'),
+            letter if super::deceives(letter) => out.push('?'),
             letter => out.push(letter),
         }
     }

@@ -22,7 +22,7 @@ fn text(raw: &str) -> String {
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
             '&' => out.push_str("&amp;"),
-            letter if letter.is_control() => out.push(' '),
+            letter if super::deceives(letter) => out.push(' '),
             letter => out.push(letter),
         }
     }

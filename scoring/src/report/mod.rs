@@ -91,9 +91,16 @@ pub fn link_base(dir: &Path, out: &Path) -> String {
     base
 }
 
-/// Text from records for a terminal: control characters (escape sequences) become `?`.
+/// Letters that are not shown but change what is: control characters (escape sequences), and those that turn the
+/// direction of writing or begin a new line, with which a name can look like another.
+pub fn deceives(letter: char) -> bool {
+    letter.is_control()
+        || matches!(letter, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+}
+
+/// Text from records for a terminal: what [`deceives`] becomes `?`.
 pub fn plain(text: &str) -> String {
-    text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
+    text.chars().map(|letter| if deceives(letter) { '?' } else { letter }).collect()
 }
 
 /// Bytes as nccl-tests users read them: `8 B`, `64 KiB`, `16 GiB`.

@@ -205,6 +205,31 @@ pub fn records(table: &mut Table) {
         bad,
         &[RECORDS, "line 1 belongs to run \"20261130T205000Z-golden\"", "give each run its own folder"],
     );
+    table.swap(
+        one("record of another cluster"),
+        (RUN, "\"alpha\"", "\"beta\""),
+        bad,
+        &[RECORDS, "line 1 is of cluster \"alpha\" but run.json says \"beta\"", "restore the file"],
+    );
+    // Reading a pipe or a device might never end.
+    table.row(
+        one("records.jsonl is a device"),
+        |site| {
+            fs::remove_file(site.path(RECORDS)).unwrap();
+            std::os::unix::fs::symlink("/dev/null", site.path(RECORDS)).unwrap();
+        },
+        bad,
+        &[RECORDS, "it is not a regular file", "check the path"],
+    );
+    table.row(
+        one("run.json is a device"),
+        |site| {
+            fs::remove_file(site.path(RUN)).unwrap();
+            std::os::unix::fs::symlink("/dev/null", site.path(RUN)).unwrap();
+        },
+        bad,
+        &[RUN, "it is not a regular file", "check permissions"],
+    );
     table.row(
         one("two records of the same"),
         |site| {
