@@ -292,3 +292,111 @@ fn what_is_no_bundle_is_refused_in_a_sentence() {
     assert_eq!(code, 2, "{text}");
     assert!(text.contains("run `clustermax score"), "{text}");
 }
+
+/// What no hash of a file sees: bytes behind the archive or its last file, a cut trailer, a header with a name or a time.
+#[test]
+fn a_bundle_with_anything_around_its_files_is_refused() {
+    let (home, _, file) = bundled();
+    let whole = fs::read(&file).unwrap();
+    let end = whole.len();
+    let mut tar = Vec::new();
+    flate2::read::GzDecoder::new(&whole[..]).read_to_end(&mut tar).unwrap();
+    let packed = |bytes: &[u8]| {
+        let mut out = Vec::new();
+        flate2::read::GzEncoder::new(bytes, flate2::Compression::fast()).read_to_end(&mut out).unwrap();
+        out
+    };
+    let changed = home.path().join("changed.tar.gz");
+    let verify = |bytes: &[u8]| {
+        fs::write(&changed, bytes).unwrap();
+        clustermax(&[path("verify"), &changed])
+    };
+    assert_eq!(verify(&packed(&[&tar[..], &[0; 8192]].concat())).0, 0, "padding");
+    for (bytes, expected) in [
+        ([&whole[..], b"hidden"].concat(), "something stands behind the archive"),
+        ([&whole[..], &packed(b"hidden")].concat(), "something stands behind the archive"),
+        (packed(&[&tar[..], b"hidden"].concat()), "something stands behind its last file"),
+        (packed(&[&tar[..], &vec![0; 2 << 20]].concat()), "something stands behind its last file"),
+        (whole[..end - 8].to_vec(), "not a whole gzip-compressed tar archive"),
+        (whole[..end - 1].to_vec(), "not a whole gzip-compressed tar archive"),
+        ([&whole[..4], &[1], &whole[5..]].concat(), "its gzip header carries"),
+    ] {
+        let (code, text) = verify(&bytes);
+        assert_eq!(code, 2, "{expected}: {text}");
+        assert!(text.contains(expected) && text.lines().count() == 1, "{expected}: {text}");
+    }
+    // Every bit counts, but for the two bytes of the header that say how hard and on what system it was packed.
+    for at in (0..10).chain((10..end).step_by(211)).chain(end - 8..end).filter(|at| ![8, 9].contains(at)) {
+        let mut flipped = whole.clone();
+        flipped[at] ^= 1;
+        let (code, text) = verify(&flipped);
+        assert!(code == 1 || code == 2, "byte {at} of {end}: {text}");
+    }
+}
+
+/// Names and attributes are read into memory before a file of the archive is, and 1,000 zeros pack to one byte.
+#[test]
+fn an_archive_that_would_fill_memory_or_disk_is_refused() {
+    let (home, _, file) = bundled();
+    let bomb = home.path().join("bomb.tar.gz");
+    let zeros = |header: &mut tar::Header, bytes: u64| {
+        header.set_size(bytes);
+        header.set_cksum();
+        let gzip =
+            flate2::write::GzEncoder::new(fs::File::create(&bomb).unwrap(), flate2::Compression::fast());
+        let mut archive = tar::Builder::new(gzip);
+        for (name, content) in entries(&file) {
+            let mut header = tar::Header::new_gnu();
+            header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
+            header.set_size(content.len() as u64);
+            header.set_cksum();
+            archive.append(&header, &content[..]).unwrap();
+        }
+        archive.append(header, std::io::repeat(0).take(bytes)).unwrap();
+        archive.into_inner().unwrap().finish().unwrap();
+        clustermax(&[path("verify"), &bomb])
+    };
+    for kind in [tar::EntryType::GNULongName, tar::EntryType::XHeader] {
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(kind);
+        let (code, text) = zeros(&mut header, 1 << 20);
+        assert_eq!(code, 2, "{text}");
+        assert!(text.contains("a name in it has 1048576 bytes, more than 65536"), "{text}");
+    }
+}
+
+#[test]
+fn a_path_that_is_spelt_in_two_ways_or_lies_in_a_file_is_named() {
+    let (home, _, file) = bundled();
+    let changed = home.path().join("changed.tar.gz");
+    for (name, expected) in [
+        ("raw//x", "is no plain path"),
+        ("raw/./x", "is no plain path"),
+        ("raw/x/", "is no plain path"),
+        ("MANIFEST.json", "is no plain path"),
+        ("run.json/x", "cannot lie beside another entry"),
+        ("raw", "cannot lie beside another entry"),
+    ] {
+        let mut whole = entries(&file);
+        let mut manifest: serde_json::Value = serde_json::from_slice(&whole[0].1).unwrap();
+        manifest["files"][name] = serde_json::json!({"bytes": 1, "sha256": sha256(b"x")});
+        whole[0].1 = manifest.to_string().into_bytes();
+        whole.push((format!("{RUN}/{name}"), b"x".to_vec()));
+        pack(&changed, &whole, None);
+        let (code, text) = clustermax(&[path("verify"), &changed]);
+        assert_eq!(code, 1, "{name}: {text}");
+        assert!(text.contains(expected), "{name}: {text}");
+    }
+}
+
+/// A disk that fills up: no half of a run stays where it was asked for.
+#[test]
+fn a_bundle_that_cannot_be_unpacked_leaves_no_half_of_a_run() {
+    let (home, _, file) = bundled();
+    let whole = fs::read(&file).unwrap();
+    let cut = home.path().join("cut.tar.gz");
+    fs::write(&cut, &whole[..whole.len() - 100]).unwrap();
+    let kept = home.path().join("kept");
+    assert_eq!(clustermax(&[path("verify"), &cut, path("--unpack"), &kept]).0, 2);
+    assert!(!kept.exists());
+}

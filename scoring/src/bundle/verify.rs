@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Component, Path, PathBuf};
 
-use flate2::read::GzDecoder;
+use flate2::bufread::GzDecoder;
 use sha2::{Digest, Sha256};
 
 use super::{Entry, MANIFEST, Manifest, SCHEMA, digest, single_name};
@@ -14,6 +14,16 @@ use crate::{Failure, report, run};
 
 /// A manifest is read into memory; a run of 1,000 nodes has some ten thousand files.
 const MANIFEST_LIMIT: u64 = 64 << 20;
+
+/// Longest name of a file, and longest text of its attributes, that is read into memory.
+const NAME_LIMIT: u64 = 64 << 10;
+
+/// Unpacked bytes that need no reason, and how many times as large as the archive they may be beyond: logs pack to a
+/// tenth, zeros to a thousandth.
+const UNPACKED: (u64, u64) = (1 << 30, 200);
+
+/// Zeros that a packer fills its last block with.
+const PADDING: u64 = 1 << 20;
 
 /// `clustermax verify`
 #[derive(Debug, Clone, clap::Args)]
@@ -45,6 +55,7 @@ pub fn verify(args: &VerifyArgs) -> Result<u8, Failure> {
         check_score(&args.path, args.data.as_deref(), &mut problems)?;
     } else {
         let scratch;
+        let mut made = None;
         let target = match &args.unpack {
             Some(folder) => {
                 let taken = fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some());
@@ -54,6 +65,7 @@ pub fn verify(args: &VerifyArgs) -> Result<u8, Failure> {
                         folder.display()
                     )));
                 }
+                made = (!folder.exists()).then(|| folder.clone());
                 fs::create_dir_all(folder).map_err(|error| unwritable(folder, &error))?;
                 folder.clone()
             }
@@ -62,7 +74,12 @@ pub fn verify(args: &VerifyArgs) -> Result<u8, Failure> {
                 scratch.path().to_owned()
             }
         };
-        let (manifest, sha256) = unpack(&args.path, &target, &mut problems)?;
+        let (manifest, sha256) = unpack(&args.path, &target, &mut problems).inspect_err(|_| {
+            // Half of a run must not lie there like one.
+            if let Some(folder) = &made {
+                let _ = fs::remove_dir_all(folder);
+            }
+        })?;
         text = format!(
             "bundle of run {} on cluster {}, made by {}: {} files, sha256 {sha256}\n",
             report::plain(&manifest.run),
@@ -102,9 +119,8 @@ fn unpack(path: &Path, target: &Path, problems: &mut Vec<String>) -> Result<(Man
     let (_, sha256) = digest(path).map_err(|error| {
         Failure::input(format!("cannot read {}: {error}; check the path and its permissions", path.display()))
     })?;
-    let file = File::open(path).map_err(|error| {
-        Failure::input(format!("cannot read {}: {error}; check the path and its permissions", path.display()))
-    })?;
+    survey(path).map_err(|what| bad(&what))?;
+    let file = File::open(path).map_err(broken)?;
     let mut archive = tar::Archive::new(GzDecoder::new(BufReader::new(file)));
     let mut entries = archive.entries().map_err(broken)?;
 
@@ -148,16 +164,23 @@ fn unpack(path: &Path, target: &Path, problems: &mut Vec<String>) -> Result<(Man
         if entry.header().entry_type() != tar::EntryType::Regular {
             problems.push(format!("{shown} is not a plain file"));
         } else if !safe(inside) {
-            problems.push(format!("{shown} would lie outside the folder"));
+            problems.push(format!("{shown} would lie outside the folder, or is no plain path"));
         } else if !seen.insert(inside.clone()) {
             problems.push(format!("{shown} is there twice"));
         } else if entry.size() != expected.bytes {
             problems.push(format!("{shown} has {} bytes, {MANIFEST} says {}", entry.size(), expected.bytes));
         } else {
-            let found = extract(&mut entry, &target.join(inside)).map_err(|error| match error {
-                Extract::Read(error) => broken(error),
-                Extract::Write(error) => unwritable(&target.join(inside), &error),
-            })?;
+            let found = match extract(&mut entry, &target.join(inside)) {
+                Ok(found) => found,
+                Err(Extract::Read(error)) => return Err(broken(error)),
+                Err(Extract::Write(error)) if in_the_way(&error) => {
+                    problems.push(format!(
+                        "{shown} cannot lie beside another entry: one is a file, the other its folder"
+                    ));
+                    continue;
+                }
+                Err(Extract::Write(error)) => return Err(unwritable(&target.join(inside), &error)),
+            };
             if found != *expected {
                 problems.push(format!(
                     "{shown} has SHA-256 {}, {MANIFEST} says {}",
@@ -176,9 +199,65 @@ fn entry_name(entry: &tar::Entry<'_, impl Read>) -> Option<String> {
     entry.path().ok()?.to_str().map(str::to_owned)
 }
 
-/// Only names going down: no root, no `..`, no `.`.
+/// Looks through an archive before anything of it is believed: nothing may be read into memory that is large without a
+/// reason, nothing may unpack to far more than it is, and nothing may stand before, between or behind the files that the
+/// hashes would not see.
+///
+/// # Errors
+/// A clause that says what is wrong.
+fn survey(path: &Path) -> Result<(), String> {
+    let broken = |error: io::Error| format!("not a whole gzip-compressed tar archive ({error})");
+    let mut file = BufReader::new(File::open(path).map_err(broken)?);
+    let packed = file.get_ref().metadata().map_err(broken)?.len();
+    // Flags and time of RFC 1952's header: a bundle has none, and could carry something there.
+    if let Some(head) = file.fill_buf().map_err(broken)?.get(..8)
+        && head.starts_with(&[0x1f, 0x8b])
+        && head[3..] != [0; 5]
+    {
+        return Err("its gzip header carries a name, a time or a remark, which a bundle has not".to_owned());
+    }
+    let mut archive = tar::Archive::new(GzDecoder::new(file));
+    let mut unpacked = 0_u64;
+    for entry in archive.entries().map_err(broken)?.raw(true) {
+        let entry = entry.map_err(broken)?;
+        let kind = entry.header().entry_type();
+        let name = kind.is_gnu_longname()
+            || kind.is_gnu_longlink()
+            || kind.is_pax_local_extensions()
+            || kind.is_pax_global_extensions();
+        if name && entry.size() > NAME_LIMIT {
+            return Err(format!("a name in it has {} bytes, more than {NAME_LIMIT}", entry.size()));
+        }
+        unpacked = unpacked.saturating_add(entry.size());
+    }
+    let mut rest = archive.into_inner();
+    let mut zeros = Vec::new();
+    (&mut rest).take(PADDING + 1).read_to_end(&mut zeros).map_err(broken)?;
+    if zeros.len() as u64 > PADDING || zeros.iter().any(|byte| *byte != 0) {
+        return Err("something stands behind its last file".to_owned());
+    }
+    if !rest.into_inner().fill_buf().map_err(broken)?.is_empty() {
+        return Err("something stands behind the archive".to_owned());
+    }
+    let (free, times) = UNPACKED;
+    if unpacked > free.max(packed.saturating_mul(times)) {
+        return Err(format!("{packed} bytes would unpack to {unpacked}, which no run does"));
+    }
+    Ok(())
+}
+
+/// Only names going down, spelt in one way: no root, no `..`, no `.`, no slash too many; and not the manifest's own.
 fn safe(path: &str) -> bool {
-    !path.is_empty() && Path::new(path).components().all(|part| matches!(part, Component::Normal(_)))
+    let plain = path.split('/').all(|part| !matches!(part, "" | "." | ".."));
+    plain && path != MANIFEST && Path::new(path).components().all(|part| matches!(part, Component::Normal(_)))
+}
+
+/// Another entry of the archive lies where this one should.
+fn in_the_way(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory
+    )
 }
 
 enum Extract {
