@@ -64,6 +64,19 @@ fn every_criterion_ends_in_a_state(report: &Value) {
     }
 }
 
+/// By the published schema, which notices a key too many; nothing where Python has no jsonschema.
+fn keeps_its_schema(c: &Cluster, report: &Value) {
+    let python = "import sys\ntry:\n    import jsonschema\nexcept ImportError:\n    sys.exit()\nimport json\n\
+                  schema, report = [json.load(open(path)) for path in sys.argv[1:]]\njsonschema.validate(report, schema)\n\
+                  report['remark'] = 1\ntry:\n    jsonschema.validate(report, schema)\n\
+                  except jsonschema.ValidationError:\n    sys.exit()\nsys.exit('a key too many is not noticed')";
+    let file = c.scratch().join("report.json");
+    std::fs::write(&file, report.to_string()).expect("report.json");
+    let schema = project().join("docs/schemas/audit-report.schema.json");
+    let said = run(Command::new("/usr/bin/python3").args(["-c", python]).arg(schema).arg(file));
+    assert_eq!(said.code, 0, "{}", said.err);
+}
+
 #[test]
 fn the_whole_cluster_is_audited_by_a_user_and_by_root_and_busy_nodes_are_named() {
     let c = Cluster::up(&["--nodes", "4", "--enforcement", "enforce"]);
@@ -80,6 +93,7 @@ fn the_whole_cluster_is_audited_by_a_user_and_by_root_and_busy_nodes_are_named()
     assert_eq!(user["root"], false);
     assert_eq!(user["nodes"].as_array().map(Vec::len), Some(4), "{}", user["not_seen"]);
     every_criterion_ends_in_a_state(&user);
+    keeps_its_schema(&c, &user);
     // Proven, not read from configuration files.
     for id in ["orc-22", "orc-23", "lif-08", "net-01", "mon-15", "mon-17", "orc-21"] {
         assert_ne!(verdict(&user, id), "SKIP", "{}", row(&user, id));
@@ -123,6 +137,8 @@ fn the_whole_cluster_is_audited_by_a_user_and_by_root_and_busy_nodes_are_named()
     let said = run(&mut c.command(&[&[clustermax.as_str(), "audit", "--json"][..], &with[..]].concat()));
     let root = report(&said);
     every_criterion_ends_in_a_state(&root);
+    // With nodes that were not seen.
+    keeps_its_schema(&c, &root);
     // Nobody rebooted, and no container can start here: the first is not known, the second is proven.
     assert!(seen(&root, "lif-19").contains("has not been rebooted"), "{}", row(&root, "lif-19"));
     assert!(
