@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 import common
+from import_time import file_system
 
 # Llama 3.1 8B with its optimizer: 8.03e9 x 3 x 4 bytes. No rank saves more than its part of that.
 WHOLE_BYTES = 96_360_000_000
@@ -157,7 +158,8 @@ def main() -> int:
         return 0
 
     nodes = gathered(common.node_name())
-    document.update(nodes=len(set(nodes)))
+    kinds = gathered(file_system(os.path.realpath(args.folder)))
+    document.update(nodes=len(set(nodes)), fstype=dict(zip(nodes, kinds)))
     begin = time.monotonic()
     # One of a kind lies there at a time, and an asynchronous one beside it.
     needed = 2 * each * args.ranks

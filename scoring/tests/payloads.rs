@@ -46,6 +46,11 @@ fn a_checkpoint_goes_to_the_folder_and_comes_back_bit_for_bit() {
     assert_eq!(ranks(2, out.path(), "checkpoint.py", &args), [0, 0]);
     let document = json(&out.path().join("checkpoint.json"));
     assert_eq!(document["complete"], true);
+    let kinds: Vec<&Value> = document["fstype"].as_object().expect("by node").values().collect();
+    assert!(
+        kinds.len() == 2 && kinds.iter().all(|kind| kind.as_str().is_some_and(|kind| !kind.is_empty())),
+        "{document}"
+    );
     let rows = document["rows"].as_array().unwrap();
     let row = rows.iter().find(|row| row["api"] == "torch.save").expect("one file a rank");
     assert_eq!((&row["wrong"], &row["error"]), (&Value::from(0), &Value::Null), "{row}");
@@ -263,4 +268,36 @@ assert titan.release('0.2.1+cu128') == (0, 2) and titan.release('nightly') == (0
     assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
     let folder = out.path().display().to_string();
     assert_eq!(ranks(1, out.path(), "titan.py", &["--folder", &folder]), [3]);
+}
+
+/// NCCL's log lies in the stage's folder whatever the site sets, and only of one rank a node where there may be many.
+#[test]
+fn nccls_log_tells_its_way_whatever_the_site_sets() {
+    let script = r"
+import argparse, os, pathlib, sys
+sys.path.insert(0, sys.argv[1])
+import common
+ALL = 'INIT,BOOTSTRAP,ENV,NET'
+for local, every, given, level, subsystems in [
+    (0, False, {}, 'INFO', ALL),
+    (1, False, {}, 'WARN', ALL),
+    (1, True, {}, 'INFO', ALL),
+    (0, False, {'NCCL_DEBUG': 'warn', 'NCCL_DEBUG_FILE': '/dev/null'}, 'INFO', ALL),
+    (1, False, {'NCCL_DEBUG': 'info', 'NCCL_DEBUG_SUBSYS': 'COLL'}, 'INFO', ALL + ',COLL'),
+    (0, False, {'NCCL_DEBUG': 'TRACE', 'NCCL_DEBUG_SUBSYS': 'ALL'}, 'TRACE', 'ALL'),
+    (0, False, {'NCCL_DEBUG_SUBSYS': '^NET'}, 'INFO', ALL),
+]:
+    for name in ('NCCL_DEBUG', 'NCCL_DEBUG_SUBSYS', 'NCCL_DEBUG_FILE'):
+        os.environ.pop(name, None)
+    os.environ.update(given)
+    common.nccl_log(argparse.Namespace(local_rank=local, out=pathlib.Path('/r/raw/train')), every)
+    found = [os.environ[name] for name in ('NCCL_DEBUG', 'NCCL_DEBUG_SUBSYS', 'NCCL_DEBUG_FILE')]
+    assert found[0].upper() == level and found[1:] == [subsystems, '/r/raw/train/nccl-torch.%h.%p.log'], (given, found)
+";
+    let said = Command::new("/usr/bin/python3")
+        .args(["-B", "-c", script])
+        .arg(payload(""))
+        .output()
+        .expect("python3");
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
 }

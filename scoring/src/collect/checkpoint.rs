@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::torch::{Head, median};
-use super::{Draft, Raw};
+use super::{Draft, Raw, fio};
 use crate::record::{Record, Scalar, State};
 
 /// Ways that the payload knows; all are planned.
@@ -18,6 +18,9 @@ struct Document {
     bytes_per_rank: f64,
     #[serde(default)]
     nodes: i64,
+    /// Type of the file system of the folder, by node.
+    #[serde(default)]
+    fstype: BTreeMap<String, Option<String>>,
     rows: Vec<Row>,
     missing: Vec<Missing>,
 }
@@ -86,6 +89,13 @@ pub fn read(raw: &Raw) -> Vec<Record> {
     for missing in &document.missing {
         nothing(missing.state, &missing.detail, &missing.api, &mut records);
     }
+    // Also of a run of one node: what lies on its own disk is nobody else's. Simulated nodes are one machine.
+    let not_shared = document
+        .fstype
+        .iter()
+        .filter(|_| !raw.folder.run.simulated)
+        .filter_map(|(node, kind)| Some((node, kind.as_deref()?)))
+        .find_map(|(node, kind)| fio::node_local(kind).then(|| fio::of_one_node(kind, node)));
     for (number, row) in document.rows.iter().enumerate() {
         let evidence = |part: &str| file.at(format!("/rows/{number}/{part}"));
         for (op, times) in [("save", &row.save), ("load", &row.load)] {
@@ -96,7 +106,7 @@ pub fn read(raw: &Raw) -> Vec<Record> {
                 }
                 (Some(error), _) => Some(error.clone()),
                 _ if times.is_empty() => Some(raw.marker.why()),
-                _ => None,
+                _ => not_shared.clone(),
             };
             if let Some(why) = failed {
                 let draft = raw.missing("checkpoint_bandwidth", "GB/s", State::Unknown, why);
@@ -131,7 +141,7 @@ pub fn read(raw: &Raw) -> Vec<Record> {
             }
         }
         for (op, times) in [("async_stall", &row.async_stall), ("async_save", &row.async_save)] {
-            if !times.is_empty() && row.error.is_none() {
+            if !times.is_empty() && row.error.is_none() && not_shared.is_none() {
                 let slowest =
                     middle(times.iter().map(|seconds| seconds.iter().copied().fold(f64::NAN, f64::max)));
                 let draft = raw.measured("checkpoint_seconds", "s", slowest, evidence(op));

@@ -34,10 +34,15 @@ pub fn not_shared(raw: &Raw, node: &str) -> Option<String> {
         return None;
     }
     let kind = file_system(raw, node, "shared").filter(|kind| node_local(kind))?;
-    Some(format!(
+    Some(of_one_node(&kind, node))
+}
+
+/// That the results folder lies on a file system of one node.
+pub fn of_one_node(kind: &str, node: &str) -> String {
+    format!(
         "the results folder lies on {kind} on {node}, a file system of one node: this is not the shared storage; \
          give --results a folder that is shared"
-    ))
+    )
 }
 
 /// Stage `storage`.

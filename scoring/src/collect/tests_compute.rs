@@ -40,6 +40,31 @@ fn a_checkpoint_counts_by_its_slowest_rank_and_only_when_every_bit_came_back() {
     assert!(records.iter().all(|record| record.metric != "checkpoint_seconds"), "{records:?}");
 }
 
+/// Saved to and loaded from a node's own disk, it says nothing of the storage that is rated; the bits count all the same.
+#[test]
+fn a_checkpoint_on_a_file_system_of_one_node_is_not_of_the_shared_storage() {
+    for (nodes, kinds, shared) in [
+        (1, r#"{"n1":"ext4"}"#, false),
+        (2, r#"{"n1":"nfs4","n2":"xfs"}"#, false),
+        (2, r#"{"n1":"nfs4","n2":"lustre"}"#, true),
+        (1, r#"{"n1":null}"#, true),
+    ] {
+        let text = format!(
+            r#"{{{HEAD},"nodes":{nodes},"fstype":{kinds},"bytes_per_rank":1000000000,"missing":[],"rows":[{{"api":"torch.save","nodes":["n1","n1"],
+            "wrong":0,"error":null,"save":[[1.0,4.0]],"load":[[0.5,0.25]],"async_stall":[[0.1,0.2]],"async_save":[[3.0,4.0]]}}]}}"#
+        );
+        let records = collected("checkpoint", StageState::Done, &[("checkpoint.json", &text)]).1;
+        let save = find(&records, "checkpoint_bandwidth", &[("op", "save"), ("api", "torch.save")]);
+        assert_eq!(save.value.is_some(), shared, "{kinds}: {save:?}");
+        if !shared {
+            assert!(save.detail.as_deref().unwrap().contains("a file system of one node"), "{save:?}");
+            let figures = records.iter().filter(|one| !one.unit.is_empty());
+            assert!(figures.clone().all(|one| one.value.is_none()), "{records:?}");
+        }
+        assert_eq!(find(&records, "checkpoint_wrong", &[("api", "torch.save")]).value, Some(0.0));
+    }
+}
+
 #[test]
 fn a_checkpoint_stage_that_was_stopped_names_what_it_did_not_reach() {
     let records = checkpoint(0, "null", "");
