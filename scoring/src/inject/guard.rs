@@ -87,6 +87,16 @@ impl Guard {
         }
         let _ = self.child.wait();
     }
+
+    /// Something may still have to be put right: it goes on by itself, as if this program had died.
+    pub fn leave(mut self) {
+        drop(self.stdin.take());
+    }
+}
+
+/// How long a drain may take to come after the injector has ended: a health check needs its time.
+fn late() -> Duration {
+    Duration::from_secs(slurm::health_check_interval().unwrap_or(30) + 30)
 }
 
 /// The process itself: waits for `done` or the end of standard input, then puts things right.
@@ -118,18 +128,14 @@ const PATIENCE: Duration = Duration::from_secs(3600);
 
 /// Returns a node that was drained meanwhile.
 fn return_node(node: &str) -> Result<u8, Failure> {
-    // The drain may come after the injector's death: a health check needs its time. Counted from the first answer, so that a
-    // controller that is away just then leaves no node drained.
+    // Counted from the first answer, so that a controller that is away just then leaves no node drained.
     let begin = Instant::now();
     let mut until = None;
     let mut why = String::new();
     loop {
         match Node::read(node) {
             Ok(found) => {
-                let until = *until.get_or_insert_with(|| {
-                    let wait = slurm::health_check_interval().unwrap_or(30) + 30;
-                    Instant::now() + Duration::from_secs(wait)
-                });
+                let until = *until.get_or_insert_with(|| Instant::now() + late());
                 if found.out_of_service() {
                     match slurm::resume(node) {
                         Ok(()) => {

@@ -101,7 +101,7 @@ impl Injection<'_> {
         if self.control > 0 && !self.programs_errors()? {
             if let Some(guard) = guard {
                 self.give_back(begin);
-                guard.done();
+                self.settle(guard, false);
             }
             return self.false_alarm();
         }
@@ -130,11 +130,15 @@ impl Injection<'_> {
             println!("  {:9.3} s  {why}", zero.elapsed().as_secs_f64());
         }
         if !drained && wants && !before.out_of_service() {
+            let later = if guard.is_some() {
+                "should it happen yet, a second process returns it".to_owned()
+            } else {
+                format!("should it happen later: scontrol update nodename={} state=resume", args.node)
+            };
             println!(
-                "  {:9.3} s  not drained within {} s; should it happen later: scontrol update nodename={} state=resume",
+                "  {:9.3} s  not drained within {} s; {later}",
                 zero.elapsed().as_secs_f64(),
-                args.within,
-                args.node
+                args.within
             );
         }
         if drained && let Some(repair) = &mut repair {
@@ -147,7 +151,7 @@ impl Injection<'_> {
                 if drained && !back {
                     self.give_back(zero);
                 }
-                guard.done();
+                self.settle(guard, wants);
             }
             None if drained && !back => println!("{} stays drained; return it: {again}", args.node),
             None => {}
@@ -162,6 +166,15 @@ impl Injection<'_> {
         } else {
             Outcome::Wrong
         })
+    }
+
+    /// Ends the process that would put things right, unless something is left for it.
+    fn settle(&self, guard: Guard, may_drain: bool) {
+        if self.document.settled(may_drain) {
+            guard.done();
+        } else {
+            guard.leave();
+        }
     }
 
     fn false_alarm(&mut self) -> Result<Outcome, Failure> {

@@ -651,6 +651,17 @@ fn records_of_a_drain_and_of_none() {
     let answered = Document { looked: Some(299.9), ..seen.clone() };
     assert_eq!(answered.drain_untold(), None);
 
+    // A drain that comes after the end, or a node that could not be returned, is left to the second process.
+    for (events, may_drain, settled) in [
+        (&[("injected", 0.1)][..], true, false),
+        (&[("injected", 0.1)], false, true),
+        (&[("injected", 0.1), ("drained", 1.0)], true, true),
+        (&[("injected", 0.1), ("drained", 1.0), ("return_failed", 2.0)], true, false),
+        (&[("return_failed", 2.0)], false, false),
+    ] {
+        assert_eq!(document(events).settled(may_drain), settled, "{events:?}");
+    }
+
     // A false alarm ends it before the fault.
     let alarm = Document {
         control: Some(Control {

@@ -163,6 +163,12 @@ impl Document {
         })
     }
 
+    /// The node is as it was: no drain may still come of the fault, and none was left in place.
+    #[must_use]
+    pub fn settled(&self, may_drain: bool) -> bool {
+        (!may_drain || self.event("drained").is_some()) && self.event("return_failed").is_none()
+    }
+
     /// The timeline, each line within its bounds.
     #[must_use]
     pub fn timeline(&self) -> String {
