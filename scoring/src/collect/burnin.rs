@@ -1,8 +1,9 @@
 //! Stage `burnin`: `parts.json` lists the attempts; of each, `part-K/rank-N.json` is what a rank found wrong, with a trace of
 //! at most 600 points, and `part-K/NODE.samples` a line a second of what the node's devices did (`samples`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::{self, Read, Seek as _, SeekFrom};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -34,15 +35,14 @@ pub struct Part {
 /// How long all nodes of a part worked, by their own files; 0 of none.
 #[must_use]
 pub fn seconds_of(folder: &Path) -> f64 {
-    let of = |end: &str| -> Vec<String> {
-        let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-        let files = files.filter(|path| path.to_string_lossy().ends_with(end));
-        files.filter_map(|path| Some(String::from_utf8_lossy(&fs::read(path).ok()?).into_owned())).collect()
+    let files = |end: &'static str| {
+        let paths = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        paths.filter(move |path| path.to_string_lossy().ends_with(end))
     };
-    let least = of(".samples").iter().map(|text| last_second(text)).min();
+    let least = files(".samples").filter_map(|path| last_second(&path).ok()).min();
     // A node that could not write its samples still has what its ranks wrote.
-    let ranks = of(".json").into_iter().filter_map(|text| {
-        let document: serde_json::Value = serde_json::from_str(&text).ok()?;
+    let ranks = files(".json").filter_map(|path| {
+        let document: serde_json::Value = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
         document["seconds"].as_f64()
     });
     match least {
@@ -51,11 +51,25 @@ pub fn seconds_of(folder: &Path) -> f64 {
     }
 }
 
-/// Second of the last whole line of samples.
-fn last_second(text: &str) -> u32 {
-    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-    let mut lines = whole.lines().rev();
-    lines.find_map(|line| line.split_once(' ')?.0.parse().ok()).unwrap_or(0)
+/// Second of the last whole line of samples; hours of them end in a few kilobytes.
+fn last_second(path: &Path) -> io::Result<u32> {
+    const TAIL: u64 = 1 << 16;
+    let mut file = fs::File::open(path)?;
+    let length = file.metadata()?.len();
+    for tail in [TAIL, length] {
+        file.seek(SeekFrom::Start(length.saturating_sub(tail)))?;
+        let mut bytes = Vec::new();
+        Read::by_ref(&mut file).take(tail).read_to_end(&mut bytes)?;
+        let text = String::from_utf8_lossy(&bytes);
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        // The first line of a tail is the end of one, unless it is the file's.
+        let skip = usize::from(tail < length);
+        let second = whole.lines().skip(skip).filter_map(|line| line.split_once(' ')?.0.parse().ok()).last();
+        if let Some(second) = second {
+            return Ok(second);
+        }
+    }
+    Ok(0)
 }
 
 #[derive(Debug, Deserialize)]
@@ -96,7 +110,7 @@ impl Burnin {
     }
 }
 
-type Read<'a> = (u32, &'a RawFile, Burnin);
+type Ranked<'a> = (u32, &'a RawFile, Burnin);
 
 /// `part-K/NAME`: K and NAME; what lies outside of a part's folder is of part 1.
 fn in_part(name: &str) -> (u32, &str) {
@@ -107,7 +121,7 @@ fn in_part(name: &str) -> (u32, &str) {
 /// Reads `raw/burnin/`.
 pub(super) fn read(raw: &Raw) -> Vec<Record> {
     let mut records = Vec::new();
-    let mut read: Vec<Read> = Vec::new();
+    let mut read: Vec<Ranked> = Vec::new();
     for file in &raw.files {
         let (part, name) = in_part(&file.name);
         if !(name.starts_with("rank-") && name.ends_with(".json")) {
@@ -121,13 +135,24 @@ pub(super) fn read(raw: &Raw) -> Vec<Record> {
         }
     }
     read.sort_by_key(|(part, _, document)| (*part, document.rank));
-    let nodes = node_samples(raw);
-    let mut of_device: BTreeMap<(String, i64), Vec<&Read>> = BTreeMap::new();
+    let mut of_device: BTreeMap<(String, i64), Vec<&Ranked>> = BTreeMap::new();
     for one in &read {
         of_device.entry(one.2.place()).or_default().push(one);
     }
-    for parts in of_device.values() {
-        rank_records(raw, parts, &nodes, &mut records);
+    let files = sample_files(raw);
+    let nodes: BTreeSet<&str> =
+        of_device.keys().map(|(node, _)| node.as_str()).chain(files.keys().copied()).collect();
+    let mut of_nodes = Vec::new();
+    // Node by node: what one did for hours is megabytes, and there are thousands.
+    for node in nodes {
+        let found = files.get(node).and_then(|files| node_samples(raw, files));
+        let devices = (node.to_owned(), i64::MIN)..=(node.to_owned(), i64::MAX);
+        for (_, parts) in of_device.range(devices) {
+            rank_records(raw, parts, found.as_ref(), &mut records);
+        }
+        if let Some((file, found)) = &found {
+            node_records(raw, node, file, found, &mut of_nodes);
+        }
     }
     // Ranks change places between parts: they are compared within the longest one.
     let longest = longest(&read);
@@ -145,9 +170,7 @@ pub(super) fn read(raw: &Raw) -> Vec<Record> {
         .collect();
     let slowed = read.iter().find_map(|(.., document)| document.slowed);
     records.extend(ranks::compare(raw, "burn-in gemm", &members, slowed));
-    for (node, (file, found)) in &nodes {
-        node_records(raw, node, file, found, &mut records);
-    }
+    records.append(&mut of_nodes);
     records.extend(interruptions(raw));
     records.push(bound(raw, &read));
     for node in raw.folder.run.nodes.iter().filter(|node| !read.iter().any(|(.., d)| d.node == **node)) {
@@ -157,12 +180,12 @@ pub(super) fn read(raw: &Raw) -> Vec<Record> {
     records
 }
 
-fn longest(read: &[Read]) -> Option<u32> {
+fn longest(read: &[Ranked]) -> Option<u32> {
     read.iter().max_by(|a, b| a.2.seconds.total_cmp(&b.2.seconds).then(b.0.cmp(&a.0))).map(|(part, ..)| *part)
 }
 
-/// Each node's samples over all parts.
-fn node_samples(raw: &Raw) -> BTreeMap<String, (&RawFile, Samples)> {
+/// Each node's files, in the order of the parts.
+fn sample_files(raw: &Raw) -> BTreeMap<&str, Vec<&RawFile>> {
     let mut files: Vec<(u32, &str, &RawFile)> = raw
         .files
         .iter()
@@ -172,37 +195,28 @@ fn node_samples(raw: &Raw) -> BTreeMap<String, (&RawFile, Samples)> {
         })
         .collect();
     files.sort_by_key(|(part, node, _)| (*part, *node));
-    let mut nodes: BTreeMap<String, (&RawFile, Samples)> = BTreeMap::new();
+    let mut nodes: BTreeMap<&str, Vec<&RawFile>> = BTreeMap::new();
     for (_, node, file) in files {
-        let found = samples::read(&file.text);
-        match nodes.get_mut(node) {
-            None => {
-                nodes.insert(node.to_owned(), (file, found));
-            }
-            Some((_, before)) => {
-                for (at, device) in found.devices.into_iter().enumerate() {
-                    match before.devices.get_mut(at) {
-                        Some(mine) => mine.join(device),
-                        None => before.devices.push(device),
-                    }
-                }
-                before.kernel.extend(found.kernel.into_iter().map(|(at, text)| (before.seconds + at, text)));
-                for (name, (first, last)) in found.counters {
-                    let mine = before.counters.entry(name).or_insert((0, 0));
-                    mine.1 += last - first;
-                }
-                before.seconds += found.seconds;
-            }
-        }
+        nodes.entry(node).or_default().push(file);
     }
     nodes
+}
+
+/// A node's samples over all parts, with the first file as evidence.
+fn node_samples<'a>(raw: &Raw, files: &[&'a RawFile]) -> Option<(&'a RawFile, Samples)> {
+    let (first, later) = files.split_first()?;
+    let mut all = samples::read(&raw.long_text(first));
+    for file in later {
+        all.join(samples::read(&raw.long_text(file)));
+    }
+    Some((first, all))
 }
 
 /// Records of one device over all parts that it took.
 fn rank_records(
     raw: &Raw,
-    parts: &[&Read],
-    nodes: &BTreeMap<String, (&RawFile, Samples)>,
+    parts: &[&Ranked],
+    samples_of: Option<&(&RawFile, Samples)>,
     records: &mut Vec<Record>,
 ) {
     let Some((_, file, document)) = parts.iter().max_by(|a, b| a.2.seconds.total_cmp(&b.2.seconds)) else {
@@ -251,7 +265,7 @@ fn rank_records(
     let tenths = straggler::windows(&times, 10);
     let median = straggler::windows(&times, 1);
     // A second's own value is in the node's samples; the trace joins seconds of a long run.
-    let device = nodes.get(&document.node).and_then(|(file, found)| {
+    let device = samples_of.and_then(|(file, found)| {
         Some((*file, found.devices.get(usize::try_from(document.local_rank).ok()?)?))
     });
     let slowest = device.and_then(|(file, device)| {
@@ -398,13 +412,13 @@ fn upper(failures: u32) -> f64 {
 
 /// What a burn-in proves: an upper bound of the failure rate at 95 % confidence, from the node-days that it saw and the failures
 /// in them.
-fn bound(raw: &Raw, read: &[Read]) -> Record {
+fn bound(raw: &Raw, read: &[Ranked]) -> Record {
     let (metric, unit) = ("failure_rate_bound", "1/1000 node-days");
     let clean = read.iter().all(|(.., document)| document.wrong == 0 && document.differing == 0);
     let Some(last) = read.iter().map(|(part, ..)| *part).max() else {
         return raw.absent(metric, unit).done();
     };
-    let of_last: Vec<&Read> = read.iter().filter(|(part, ..)| *part == last).collect();
+    let of_last: Vec<&Ranked> = read.iter().filter(|(part, ..)| *part == last).collect();
     let whole = of_last.first().is_some_and(|(.., first)| of_last.len() == first.ranks)
         && of_last.iter().all(|(.., document)| document.complete);
     if !whole || !clean {
@@ -418,7 +432,7 @@ fn bound(raw: &Raw, read: &[Read]) -> Record {
     numbers.dedup();
     for number in numbers {
         let of_part = || read.iter().filter(|(part, ..)| *part == number);
-        let nodes: std::collections::BTreeSet<&str> =
+        let nodes: BTreeSet<&str> =
             of_part().map(|(.., document)| document.node.as_str()).collect();
         let shortest = of_part().map(|(.., document)| document.seconds).fold(f64::INFINITY, f64::min);
         node_seconds += nodes.len() as f64 * shortest;

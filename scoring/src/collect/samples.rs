@@ -105,6 +105,24 @@ pub fn read(text: &str) -> Samples {
     samples
 }
 
+impl Samples {
+    /// Adds a later part of the same node.
+    pub fn join(&mut self, later: Self) {
+        for (at, device) in later.devices.into_iter().enumerate() {
+            match self.devices.get_mut(at) {
+                Some(mine) => mine.join(device),
+                None => self.devices.push(device),
+            }
+        }
+        self.kernel.extend(later.kernel.into_iter().map(|(at, text)| (self.seconds + at, text)));
+        for (name, (first, last)) in later.counters {
+            let mine = self.counters.entry(name).or_insert((0, 0));
+            mine.1 += last - first;
+        }
+        self.seconds += later.seconds;
+    }
+}
+
 impl Device {
     fn add(&mut self, now: &[f64; FIELDS]) {
         for (field, values) in self.hardware.iter_mut().enumerate() {
@@ -122,7 +140,7 @@ impl Device {
     }
 
     /// Adds a later part of the same device.
-    pub fn join(&mut self, other: Self) {
+    fn join(&mut self, other: Self) {
         for (mine, theirs) in self.hardware.iter_mut().zip(other.hardware) {
             mine.extend(theirs);
         }
