@@ -377,27 +377,8 @@ pub fn stage(args: &Args) -> Result<String, Failure> {
         records: 0,
         metrics: BTreeMap::new(),
     };
-    let raw = Raw::open(folder, marker)?;
-    let records = match stage {
-        "lifecycle" => lifecycle::read(&raw),
-        "preflight" => guards::preflight(&raw),
-        "inventory" => facts::inventory(&raw),
-        "audit" => facts::audit(&raw),
-        "collectives" => [torch::collectives(&raw), guards::collectives(&raw)].concat(),
-        "gemm" => [torch::gemm(&raw), memory::read(&raw)].concat(),
-        "train" => train::read(&raw),
-        "burnin" => burnin::read(&raw),
-        "checkpoint" => checkpoint::read(&raw),
-        "inference" => [inference::read(&raw), serve::read(&raw)].concat(),
-        "network" => network::read(&raw),
-        "s3" => s3::read(&raw),
-        "faults" => faults(&raw)?,
-        _ => [fio::read(&raw), storage::read(&raw), guards::storage(&raw)].concat(),
-    };
-    let mut records = distinct(records);
-    if stage == "collectives" {
-        records.extend(scaling::of(&raw, &records));
-    }
+    let raw = Raw::open(folder, marker, Scrubbed::Kept)?;
+    let records = records_of(&raw)?;
     record::replace_stage(&raw.folder.records(), stage, &records)?;
     let mut metrics: BTreeMap<String, usize> = BTreeMap::new();
     for record in &records {
@@ -481,10 +462,14 @@ fn write(path: &Path, value: &impl Serialize) -> Result<(), Failure> {
     })
 }
 
+/// Files that grow with the length of a stage and the number of nodes: gigabytes, of which one is in memory at a time.
+const LONG: &str = "samples";
+
 /// One raw file with what a record says about it.
 struct RawFile {
     /// Path below `raw/STAGE/`.
     name: String,
+    /// Empty of a long file, which [`Raw::long_text`] reads.
     text: String,
     evidence: Evidence,
 }
@@ -501,6 +486,15 @@ impl RawFile {
     }
 }
 
+/// What becomes of a raw file that held an environment dump.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Scrubbed {
+    /// It is written without.
+    Kept,
+    /// It stays as it was.
+    Left,
+}
+
 /// `raw/STAGE/` of one run.
 struct Raw {
     folder: Folder,
@@ -509,8 +503,8 @@ struct Raw {
 }
 
 impl Raw {
-    /// Reads all files of the stage (they are small), scrubbing environment dumps first.
-    fn open(folder: Folder, marker: Marker) -> Result<Self, Failure> {
+    /// Reads all files of the stage (they are small, but those of [`LONG`]), scrubbing environment dumps first.
+    fn open(folder: Folder, marker: Marker, scrubbed: Scrubbed) -> Result<Self, Failure> {
         let top = folder.raw(&marker.stage);
         let mut files = Vec::new();
         let mut pending = vec![top.clone()];
@@ -538,16 +532,17 @@ impl Raw {
                             path.display()
                         ))
                     })?;
-                    let bytes = scrub(&path, bytes)?;
+                    let bytes = scrub(&path, bytes, scrubbed)?;
                     let name = path.strip_prefix(&top).unwrap_or(&path).to_string_lossy().into_owned();
                     let sha256 = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+                    let long = path.extension().is_some_and(|extension| extension == LONG);
                     files.push(RawFile {
                         evidence: Evidence {
                             file: format!("raw/{}/{name}", marker.stage),
                             sha256,
                             pointer: None,
                         },
-                        text: String::from_utf8_lossy(&bytes).into_owned(),
+                        text: if long { String::new() } else { String::from_utf8_lossy(&bytes).into_owned() },
                         name,
                     });
                 }
@@ -555,6 +550,12 @@ impl Raw {
         }
         files.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(Self { folder, marker, files })
+    }
+
+    /// What a long file holds; nothing when it has vanished since.
+    fn long_text(&self, file: &RawFile) -> String {
+        let bytes = std::fs::read(self.folder.raw(&self.marker.stage).join(&file.name)).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
     }
 
     fn file(&self, name: &str) -> Option<&RawFile> {
@@ -674,11 +675,14 @@ impl Draft {
 }
 
 /// nccl-tests' JSON carries the whole environment, tokens included: only the names are kept, in the file itself.
-fn scrub(path: &Path, bytes: Vec<u8>) -> Result<Vec<u8>, Failure> {
+fn scrub(path: &Path, bytes: Vec<u8>, scrubbed: Scrubbed) -> Result<Vec<u8>, Failure> {
     if path.extension().is_none_or(|extension| extension != "json") {
         return Ok(bytes);
     }
     let Some(clean) = without_environment(&bytes) else { return Ok(bytes) };
+    if scrubbed == Scrubbed::Left {
+        return Ok(clean);
+    }
     run::write_atomic(path, &clean).map_err(|error| {
         Failure::input(format!(
             "cannot take the environment out of {}: {error}; make it writable",
