@@ -8,6 +8,7 @@
 //! It proves that the parts belong together, not that the measurements are true: a bundle carries no signature, so
 //! compare the printed SHA-256 with one that came by another way.
 
+mod again;
 mod verify;
 
 use std::collections::BTreeMap;

@@ -30,21 +30,21 @@ fn sha256(bytes: &[u8]) -> String {
 fn scored() -> (TempDir, PathBuf) {
     let home = tempfile::tempdir().unwrap();
     let run = home.path().join(RUN);
-    let raw = b"{\"rows\":[{\"gpus\":8}]}\n";
+    let raw = r#"{"schema":"clustermax-audit/1","tool":"clustermax 0.1.0","node":"n1","started":"2026-11-30T20:50:00Z","seconds":0.1,"items":[
+{"stage":"inventory","metric":"gpu_count","value":8,"state":"measured","subject":{"node":"n1"},"verdict":"INFO","observed":"8 GPUs"}]}"#;
+    let say = |args: &[&str]| {
+        let args: Vec<&Path> = args.iter().copied().map(Path::new).collect();
+        let (code, text) = clustermax(&args);
+        assert_eq!(code, 0, "{text}");
+    };
+    let dir = run.to_str().unwrap();
+    let started = ["--started", "2026-11-30T20:50:00Z", "--job", "7"];
+    let init =
+        ["collect", "init", dir, "--run", RUN, "--cluster", "alpha", "--nodes", "n1", "--hardware", "gpu"];
+    say(&[&init[..], &started[..]].concat());
     fs::create_dir_all(run.join("raw/inventory")).unwrap();
     fs::write(run.join("raw/inventory/n1.json"), raw).unwrap();
-    fs::write(
-        run.join("run.json"),
-        format!(
-            r#"{{"schema":"clustermax-run/1","run":"{RUN}","cluster":"alpha","profile":"demo","job":"7","nodes":["n1"],"started":"2026-11-30T20:50:00Z","hardware":"gpu"}}"#
-        ),
-    )
-    .unwrap();
-    let record = format!(
-        r#"{{"schema":"clustermax-record/1","run":"{RUN}","cluster":"alpha","stage":"inventory","metric":"gpu_count","value":8,"unit":"","state":"measured","provenance":"measured","evidence":{{"file":"raw/inventory/n1.json","sha256":"{}","pointer":"/rows/0"}},"tool":"audit","job":"7","started":"2026-11-30T20:50:00Z","seconds":1.0,"subject":{{"node":"n1"}}}}"#,
-        sha256(raw)
-    );
-    fs::write(run.join("records.jsonl"), record + "\n").unwrap();
+    say(&[&["collect", "inventory", dir][..], &started[..]].concat());
     let (code, text) = clustermax(&[path("score"), &run]);
     assert!(code <= 1, "{text}");
     (home, run)
@@ -235,7 +235,7 @@ fn a_raw_file_or_score_changed_before_bundling_is_named() {
     for (file, from, to, expected) in [
         ("raw/inventory/n1.json", "8", "4", "evidence raw/inventory/n1.json"),
         ("score.json", "\"rating\"", "\"raiting\"", "score.json is not what these records give"),
-        ("records.jsonl", "\"value\":8", "\"value\":9", "score.json is not what these records give"),
+        ("records.jsonl", "\"value\":8.0", "\"value\":9.0", "score.json is not what these records give"),
         ("score.json", "\"tool\": \"clustermax ", "\"tool\": \"clustermax 99.", "use that release"),
     ] {
         let (home, run) = scored();
@@ -399,4 +399,55 @@ fn a_bundle_that_cannot_be_unpacked_leaves_no_half_of_a_run() {
     let kept = home.path().join("kept");
     assert_eq!(clustermax(&[path("verify"), &cut, path("--unpack"), &kept]).0, 2);
     assert!(!kept.exists());
+}
+
+/// The raw output is as it was and the score follows from the records: only reading the output again tells.
+#[test]
+fn a_figure_that_its_raw_output_does_not_give_is_named() {
+    let gpus = "\"metric\":\"gpu_count\",\"value\":8.0";
+    let (_home, run) = scored();
+    let (code, text) = clustermax(&[path("verify"), &run]);
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains(" of 1 stages were read again from their raw output\n"), "{text}");
+    type Change<'a> = Box<dyn Fn(&str) -> String + 'a>;
+    let changes: [(&str, Change<'_>, &str); 4] = [
+        (
+            "value",
+            Box::new(|text| text.replace(gpus, &gpus.replace('8', "9"))),
+            "gpu_count (n1) is 9, its raw output gives 8",
+        ),
+        (
+            "added",
+            Box::new(|text| {
+                let line = text.lines().find(|line| line.contains(gpus)).unwrap();
+                format!("{text}{}\n", line.replace("gpu_count", "gpu_missing").replace("8.0", "0.0"))
+            }),
+            "gpu_missing (n1) is not in the raw output of stage inventory",
+        ),
+        (
+            "removed",
+            Box::new(|text| {
+                text.lines().filter(|line| !line.contains(gpus)).flat_map(|line| [line, "\n"]).collect()
+            }),
+            "the raw output of stage inventory gives gpu_count (n1), records.jsonl does not",
+        ),
+        (
+            "pointer",
+            Box::new(|text| text.replace("/items/0", "/items")),
+            "gpu_count (n1) says something else than its raw output",
+        ),
+    ];
+    for (name, change, expected) in changes {
+        let (_home, run) = scored();
+        let file = run.join("records.jsonl");
+        let text = fs::read_to_string(&file).unwrap();
+        let changed = change(&text);
+        assert_ne!(text, changed, "{name}: {text}");
+        fs::write(&file, changed).unwrap();
+        fs::remove_dir_all(run.join("stages")).unwrap();
+        assert!(clustermax(&[path("score"), &run]).0 <= 1);
+        let (code, text) = clustermax(&[path("verify"), &run]);
+        assert_eq!(code, 1, "{name}: {text}");
+        assert!(text.contains(expected), "{name}: {text}");
+    }
 }

@@ -402,6 +402,54 @@ pub fn stage(args: &Args) -> Result<String, Failure> {
     ))
 }
 
+/// The records that a stage's raw output gives.
+fn records_of(raw: &Raw) -> Result<Vec<Record>, Failure> {
+    let records = match raw.marker.stage.as_str() {
+        "lifecycle" => lifecycle::read(raw),
+        "preflight" => guards::preflight(raw),
+        "inventory" => facts::inventory(raw),
+        "audit" => facts::audit(raw),
+        "collectives" => [torch::collectives(raw), guards::collectives(raw)].concat(),
+        "gemm" => [torch::gemm(raw), memory::read(raw)].concat(),
+        "train" => [train::read(raw), guards::nccl(raw)].concat(),
+        "burnin" => [burnin::read(raw), guards::nccl(raw)].concat(),
+        "checkpoint" => checkpoint::read(raw),
+        "inference" => [inference::read(raw), serve::read(raw)].concat(),
+        "network" => network::read(raw),
+        "s3" => s3::read(raw),
+        "faults" => faults(raw)?,
+        _ => [fio::read(raw), storage::read(raw), guards::storage(raw)].concat(),
+    };
+    let mut records = distinct(records);
+    if raw.marker.stage == "collectives" {
+        records.extend(scaling::of(raw, &records));
+    }
+    Ok(records)
+}
+
+/// Reads a stage's raw output anew and writes nothing: what [`stage`] wrote, unless something was changed since. A stage
+/// without a manifest counts as one that ran to its end.
+///
+/// # Errors
+/// A manifest of another run, files that cannot be read.
+pub(crate) fn again(folder: &Folder, stage: &str) -> Result<Vec<Record>, Failure> {
+    let none = Marker {
+        schema: STAGE_SCHEMA.to_owned(),
+        run: folder.run.run.clone(),
+        stage: stage.to_owned(),
+        state: StageState::Done,
+        exit_code: None,
+        started: None,
+        seconds: None,
+        job: None,
+        reason: None,
+        records: 0,
+        metrics: BTreeMap::new(),
+    };
+    let marker = Marker { stage: stage.to_owned(), ..marker(folder, stage)?.unwrap_or(none) };
+    records_of(&Raw::open(folder.clone(), marker, Scrubbed::Left)?)
+}
+
 /// What `clustermax inject` left; without it, for every node that nothing was injected.
 fn faults(raw: &Raw) -> Result<Vec<Record>, Failure> {
     let records = crate::inject::records::read(&raw.folder)?;
