@@ -6,6 +6,7 @@ each second is in part-K/NODE.samples (samples.py). K counts the attempts: a bur
 on with the next part.
 """
 
+import contextlib
 import statistics
 import time
 
@@ -100,7 +101,9 @@ def main():
             products, cpu_products, iterations, last = [], [], [], now
         document["seconds"] = now - begin
         if now - written >= 10.0:
-            common.write_json(path, document)
+            # A disk that is full for a while must not end the burn-in.
+            with contextlib.suppress(OSError):
+                common.write_json(path, document)
             written = now
         # All ranks end after the same iteration: the first one's clock decides.
         stop.fill_(float(args.rank == 0 and now - begin >= args.seconds))

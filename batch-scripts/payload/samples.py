@@ -7,7 +7,8 @@ Format `clustermax-samples/1` (docs/burnin.md). The first line is a JSON object;
     +T NAME VALUE               an error counter that has changed (at T 0: all that are not zero)
     !T TEXT                     a line of the kernel log
 
-Lines are only appended: whatever ends the run, at most the last one is torn.
+Lines are only appended: whatever ends the run, at most the last one is torn. A line that a full disk cut
+ends in `#`.
 """
 
 import contextlib
@@ -34,8 +35,10 @@ FIELDS = (
     "product CPU us",
     "product and exchange us",
 )
+# nvidia-smi prints a line a second; what is older than this many seconds is not what the device does now.
+STALE = 5.0
 QUERY = (
-    "index,temperature.gpu,power.draw,clocks.sm,clocks.mem,clocks_throttle_reasons.active,"
+    "uuid,index,temperature.gpu,power.draw,clocks.sm,clocks.mem,clocks_throttle_reasons.active,"
     "ecc.errors.uncorrected.volatile.total"
 )
 IB_COUNTERS = (
@@ -67,8 +70,8 @@ def number(text):
 
 
 def gpu_line(line):
-    """A line of nvidia-smi: index, (temperature, power, two clocks, throttle), uncorrected ECC errors."""
-    words = [word.strip() for word in line.split(",")]
+    """A line of nvidia-smi: names, (temperature, power, two clocks, throttle), uncorrected ECC errors."""
+    uuid, *words = [word.strip() for word in line.split(",")]
     if len(words) != 7 or number(words[0]) is None:
         return None
     try:
@@ -76,7 +79,12 @@ def gpu_line(line):
         throttle = format(int(words[5], 16) & ~0x3, "x")
     except ValueError:
         throttle = None
-    return number(words[0]), (*(number(word) for word in words[1:5]), throttle), number(words[6])
+    return (words[0], uuid), (*(number(word) for word in words[1:5]), throttle), number(words[6])
+
+
+def visible_gpus(setting):
+    """The names of the GPUs that ranks 0, 1 ... use; None: numbered as nvidia-smi does."""
+    return [name.strip() for name in setting.split(",")] if setting else None
 
 
 def encode(seconds, groups, before):
@@ -187,14 +195,38 @@ class Kernel:
                 record = os.read(self._file, 8192).decode(errors="replace")
             except BlockingIOError:
                 return
-            except OSError:  # EPIPE: lines were overwritten; the next read goes on behind them
+            except BrokenPipeError:  # lines were overwritten; the next read goes on behind them
                 continue
+            except OSError:
+                return
             head, _, text = record.partition(";")
             text = text.split("\n")[0]
             level = number(head.split(",")[0])
             if (level is not None and level & 7 <= 3) or KERNEL.search(text):
                 self._left -= 1
                 yield text
+
+
+class Lines:
+    """A file to which whole lines are appended; what a full or frozen disk does not take is left out."""
+
+    def __init__(self, path):
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+        self._cut = False
+
+    def add(self, text):
+        """True when all of it was written."""
+        data = (b"#\n" if self._cut else b"") + text.encode(errors="replace")
+        try:
+            written = os.write(self._file, data)
+        except OSError:
+            return False
+        # Half a line is no value: its end says so.
+        self._cut = written < len(data)
+        return not self._cut
+
+    def close(self):
+        os.close(self._file)
 
 
 class Sender:
@@ -220,7 +252,8 @@ class NodeLog:
         self._socket.setblocking(False)
         self._ranks, self._devices, self._ecc = local_ranks, {}, {}
         self._counters, self._amd = counters(), []
-        self._file = open(path, "w", buffering=1, encoding="utf-8")  # noqa: SIM115
+        self._lines = Lines(path)
+        self._visible = visible_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))
         self._smi = None
         program = shutil.which("nvidia-smi") if cuda else None
         if program:
@@ -233,7 +266,7 @@ class NodeLog:
             self._amd = amd_cards()
         self._cuda = cuda
         head = {"schema": SCHEMA, **head, "fields": FIELDS, "kernel": self._kernel.state}
-        self._file.write(json.dumps(head) + "\n")
+        self._lines.add(json.dumps(head) + "\n")
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -242,21 +275,29 @@ class NodeLog:
         self._stop.set()
         self._thread.join(timeout=5)
         if self._smi:
-            self._smi.terminate()
-            self._smi.wait()
-        self._file.close()
+            # One that hangs in the driver ends when the driver lets it, not before: nobody waits for it.
+            self._smi.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._smi.wait(timeout=5)
+        if not self._thread.is_alive():
+            self._lines.close()
 
     def _gpus(self):
         for line in self._smi.stdout:
             values = gpu_line(line)
             if values:
-                self._devices[values[0]] = values[1]
-                if values[2] is not None:
-                    self._ecc[f"gpu{values[0]}/ecc_uncorrected"] = values[2]
+                (index, uuid), hardware, errors = values
+                self._devices[index] = self._devices[uuid] = (time.monotonic(), hardware)
+                if errors is not None:
+                    self._ecc[f"gpu{index}/ecc_uncorrected"] = errors
 
     def _hardware(self, local_rank):
         if self._smi:
-            return self._devices.get(local_rank, (None,) * 5)
+            names = self._visible or [str(rank) for rank in range(self._ranks)]
+            name = names[local_rank] if local_rank < len(names) else None
+            seen, values = self._devices.get(name, (0.0, None))
+            # A hung nvidia-smi repeats nothing: its last values are not those of now.
+            return values if values and time.monotonic() - seen <= STALE else (None,) * 5
         if self._cuda:
             return amd_values(self._amd[local_rank]) if local_rank < len(self._amd) else (None,) * 5
         return cpu_values()
@@ -271,21 +312,20 @@ class NodeLog:
             latest[local_rank] = values
 
     def _run(self):
-        begin, before, seen = time.monotonic(), [], {}
-        for second in range(1 << 31):
-            if self._stop.wait(max(0.0, begin + second - time.monotonic())):
-                return
+        begin, before, seen, second = time.monotonic(), [], {}, 0
+        while not self._stop.wait(max(0.0, begin + second - time.monotonic())):
             latest = self._received()
             groups = [(*self._hardware(rank), *latest.get(rank, (None,) * 4)) for rank in range(self._ranks)]
             now = {name: read_int(path) for name, path in self._counters.items()}
             now.update(self._ecc)
-            # A full or frozen disk must not end the burn-in: what cannot be written is missing in the file.
-            with contextlib.suppress(OSError, ValueError):
-                self._file.write(encode(second, groups, before))
-                for name, value in now.items():
-                    if value is not None and value != seen.get(name, 0):
-                        self._file.write(f"+{second} {name} {value}\n")
-                        seen[name] = value
-                for text in self._kernel.lines():
-                    self._file.write(f"!{second} {text}\n")
-            before = [["-" if value is None else str(value) for value in group] for group in groups]
+            # A full disk must not end the burn-in. What it does not take is missing; no later line refers to it.
+            if self._lines.add(encode(second, groups, before)):
+                before = [["-" if value is None else str(value) for value in group] for group in groups]
+            for name, value in now.items():
+                changed = value is not None and value != seen.get(name, 0)
+                if changed and self._lines.add(f"+{second} {name} {value}\n"):
+                    seen[name] = value
+            for text in self._kernel.lines():
+                self._lines.add(f"!{second} {text}\n")
+            # After a halt the seconds that nobody looked at are missing.
+            second = max(second + 1, int(time.monotonic() - begin))

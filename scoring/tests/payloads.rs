@@ -301,3 +301,59 @@ for local, every, given, level, subsystems in [
         .expect("python3");
     assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
 }
+
+/// Runs Python with the payloads' modules; what it printed.
+fn python(code: &str, env: &[(&str, &str)]) -> String {
+    let said = Command::new("/usr/bin/python3")
+        .args(["-B", "-c", code])
+        .env("PYTHONPATH", payload(""))
+        .envs(env.iter().copied())
+        .output()
+        .expect("python3");
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    String::from_utf8_lossy(&said.stdout).into_owned()
+}
+
+/// The driver hangs after the first second: what it said then is not what the GPUs do later, and the end waits for nobody.
+#[test]
+fn a_hung_nvidia_smi_repeats_nothing_and_holds_nothing_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("nvidia-smi");
+    let text = "#!/bin/bash\ntrap '' TERM\necho 'GPU-a, 4, 41, 300, 1700, 2600, 0x0000000000000008, 0'\n\
+                echo 'GPU-b, 5, 42, 310, 1710, 2600, 0x0000000000000000, 1'\nwhile :; do read -t 60 <> <(:); done\n";
+    std::fs::write(&program, text).unwrap();
+    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let file = folder.path().join("n1.samples");
+    let code = format!(
+        "import samples, time, pathlib\nsamples.STALE = 1.5\n\
+         log = samples.NodeLog(pathlib.Path({file:?}), {{'node': 'n1'}}, 2, True)\ntime.sleep(3.3)\nlog.end()\n"
+    );
+    let path = format!("{}:/usr/bin:/bin", folder.path().display());
+    // Rank 0 uses the second GPU: of the job's GPUs, one by its number, one by its name.
+    python(&code, &[("PATH", &path), ("CUDA_VISIBLE_DEVICES", "5,GPU-a")]);
+    let text = std::fs::read_to_string(&file).unwrap();
+    let lines: Vec<&str> =
+        text.lines().filter(|line| line.starts_with(|c: char| c.is_ascii_digit())).collect();
+    assert!(
+        lines.iter().any(|line| line.contains("42,310,1710,2600,0") && line.contains(";41,300,1700,2600,8")),
+        "{text}"
+    );
+    let last = lines.last().unwrap();
+    assert!(last.starts_with("3 ") && !last.contains("42") && text.contains(" -,-,-,-,-"), "{text}");
+    assert!(text.contains("gpu5/ecc_uncorrected 1"), "{text}");
+}
+
+/// The disk takes half a line, then nothing, then is well again.
+#[test]
+fn a_line_that_a_full_disk_cut_says_so_and_no_value_is_made_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("x");
+    let code = format!(
+        "import samples, resource\nlines = samples.Lines({file:?})\n\
+         soft = lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))\n\
+         soft(8)\nprint(lines.add('0 50\\n'), lines.add('1 600\\n'), lines.add('2 700\\n'))\n\
+         soft(resource.RLIM_INFINITY)\nprint(lines.add('3 80\\n'))\n"
+    );
+    assert_eq!(python(&code, &[]), "True False False\nTrue\n");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "0 50\n1 6#\n3 80\n");
+}

@@ -2,6 +2,7 @@
 //! at most 600 points, and `part-K/NODE.samples` a line a second of what the node's devices did (`samples`).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Read, Seek as _, SeekFrom};
 use std::path::Path;
@@ -356,7 +357,10 @@ fn node_records(raw: &Raw, node: &str, file: &RawFile, found: &Samples, records:
         .map(|(name, (first, last))| format!("{name} +{}", last - first))
         .take(10)
         .collect();
-    let detail = if names.is_empty() { "no counter grew".to_owned() } else { names.join(", ") };
+    let mut detail = if names.is_empty() { "no counter grew".to_owned() } else { names.join(", ") };
+    if found.missing > 0 {
+        let _ = write!(detail, "; {} of {} seconds have no samples", found.missing, found.seconds + 1);
+    }
     let draft = raw.measured("burnin_link_errors", "", grown as f64, file.evidence.clone());
     records.push(draft.detail(detail).on(node).done());
     let (metric, unit) = ("burnin_kernel_lines", "");
@@ -432,8 +436,7 @@ fn bound(raw: &Raw, read: &[Ranked]) -> Record {
     numbers.dedup();
     for number in numbers {
         let of_part = || read.iter().filter(|(part, ..)| *part == number);
-        let nodes: BTreeSet<&str> =
-            of_part().map(|(.., document)| document.node.as_str()).collect();
+        let nodes: BTreeSet<&str> = of_part().map(|(.., document)| document.node.as_str()).collect();
         let shortest = of_part().map(|(.., document)| document.seconds).fold(f64::INFINITY, f64::min);
         node_seconds += nodes.len() as f64 * shortest;
         most = most.max(nodes.len());

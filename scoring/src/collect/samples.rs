@@ -1,5 +1,5 @@
 //! A node's file of a burn-in, `clustermax-samples/1` (docs/burnin.md): a line a second. Whatever ended the run, at most the
-//! last line is torn; that one, and any line that is none, is left out.
+//! last line is torn; that one, those that a full disk cut, and any line that is none, are left out.
 
 use std::collections::BTreeMap;
 
@@ -44,6 +44,8 @@ pub struct Samples {
     pub devices: Vec<Device>,
     /// Seconds of the last whole line.
     pub seconds: u32,
+    /// Seconds up to it that have no line: nobody looked, or the disk took nothing.
+    pub missing: u32,
     /// Counters that grew while it ran: first and last value.
     pub counters: BTreeMap<String, (u64, u64)>,
     /// Kernel lines with their second.
@@ -62,7 +64,8 @@ pub fn read(text: &str) -> Samples {
         .and_then(|line| serde_json::from_str(line).ok())
         .filter(|head: &Head| head.schema == "clustermax-samples/1");
     let mut last: Vec<[f64; FIELDS]> = Vec::new();
-    for line in lines {
+    let mut looked = 0u32;
+    for line in lines.filter(|line| line.starts_with('!') || !line.ends_with('#')) {
         if let Some(rest) = line.strip_prefix('+') {
             let mut words = rest.split(' ');
             if let (Some(Ok(second)), Some(name), Some(Ok(value))) =
@@ -81,6 +84,7 @@ pub fn read(text: &str) -> Samples {
         } else if let Some((second, rest)) = line.split_once(' ')
             && let Ok(second) = second.parse::<u32>()
         {
+            looked += 1;
             samples.seconds = samples.seconds.max(second);
             for (at, group) in rest.split(';').enumerate().take(1024) {
                 if last.len() <= at {
@@ -101,6 +105,7 @@ pub fn read(text: &str) -> Samples {
             }
         }
     }
+    samples.missing = samples.seconds.saturating_add(u32::from(looked > 0)).saturating_sub(looked);
     samples.counters.retain(|_, (first, last)| last > first);
     samples
 }
@@ -120,6 +125,7 @@ impl Samples {
             mine.1 += last - first;
         }
         self.seconds += later.seconds;
+        self.missing += later.missing;
     }
 }
 
@@ -195,6 +201,17 @@ mod tests {
         assert_eq!(samples.counters["mlx5_0/1/symbol_error"], (7, 9));
         assert_eq!(samples.counters["gpu0/ecc_uncorrected"], (0, 1));
         assert_eq!(samples.kernel, [(1, "NVRM: Xid (PCI:0000:18:00): 79".to_owned())]);
+    }
+
+    #[test]
+    fn seconds_without_a_line_and_lines_cut_by_a_full_disk_are_missing() {
+        let text = "{}\n0 50\n1 \n2 6#\n5 70\n!5 what a # b#\n+5 mlx5_0/1/symbol_error 3#\n6 \n";
+        let samples = read(text);
+        assert_eq!(samples.devices[0].hardware[0], [50.0, 50.0, 70.0, 70.0]);
+        assert_eq!((samples.seconds, samples.missing), (6, 3));
+        assert_eq!(samples.kernel.len(), 1);
+        assert_eq!(read(TEXT).missing, 0);
+        assert_eq!(read("").missing, 0);
     }
 
     #[test]
