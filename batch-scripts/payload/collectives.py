@@ -5,7 +5,6 @@ algbw = S/t, busbw = algbw * factor(n), GB = 1e9 bytes. The time is the slowest 
 iterations. Values are small integers in fp32, so a right result is exact and wrong elements are counted.
 """
 
-import os
 import time
 
 import common
@@ -189,12 +188,7 @@ def main():
     beat = common.Beat(args)
     torch = common.import_torch(args.threads)
     watch = common.Stopwatch(torch, args)
-    if args.device == "cuda":
-        # NCCL's log says which way it took; what the user set stays.
-        os.environ.setdefault("NCCL_DEBUG", "INFO")
-        os.environ.setdefault("NCCL_DEBUG_SUBSYS", "INIT,ENV,NET")
-        os.environ.setdefault("NCCL_DEBUG_FILE", str(args.out / "nccl-torch.%h.%p.log"))
-    backend, _store = common.join_group(torch, args)
+    backend, _store = common.join_group(torch, args, log=True)
     dist = torch.distributed
     device = f"cuda:{torch.cuda.current_device()}" if args.device == "cuda" else "cpu"
 

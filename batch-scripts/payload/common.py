@@ -248,8 +248,32 @@ def _open_store(dist, *where, **options):
         return dist.TCPStore(*where, **options, use_libuv=False)
 
 
-def join_group(torch, args):
+# TUNING tells a line for every call, and a burn-in makes millions.
+NCCL_SUBSYSTEMS = "INIT,BOOTSTRAP,ENV,NET"
+
+
+def nccl_log(args, every=False):
+    """NCCL's log, which says which way it took, into the stage's folder: one rank a node, or every one.
+
+    The suite's nccl-tests do the same. A level that the user or the site set below that would leave the
+    guards blind; what is set above it stays.
+    """
+    level = os.environ.get("NCCL_DEBUG", "").upper()
+    told = every or args.local_rank == 0 or level == "INFO"
+    wanted = os.environ.get("NCCL_DEBUG_SUBSYS", "")
+    if wanted != "ALL":
+        # `^NET` leaves out what is needed.
+        more = f",{wanted}" if wanted and not wanted.startswith("^") else ""
+        os.environ["NCCL_DEBUG_SUBSYS"] = NCCL_SUBSYSTEMS + more
+    if level != "TRACE":
+        os.environ["NCCL_DEBUG"] = "INFO" if told else "WARN"
+    os.environ["NCCL_DEBUG_FILE"] = str(args.out / "nccl-torch.%h.%p.log")
+
+
+def join_group(torch, args, log=False):
     """Makes the process group of all tasks of the step and returns its backend ("nccl" or "gloo").
+
+    LOG: NCCL writes the log of every rank, not only of one a node.
 
     Rank 0 opens a store on a port the kernel picks and leaves address and port in the output folder, which
     all nodes share. No port is fixed, so several runs share a machine. Nodes that are one machine (a
@@ -264,6 +288,7 @@ def join_group(torch, args):
         torch.cuda.set_device(args.local_rank % torch.cuda.device_count())
         if dist.is_nccl_available():
             backend = "nccl"
+            nccl_log(args, log)
     limit = datetime.timedelta(seconds=args.timeout)
     # The step's number keeps a second attempt apart from what a first one left behind.
     meeting = args.out / f"rendezvous.{os.environ.get('SLURM_STEP_ID', '0')}.json"

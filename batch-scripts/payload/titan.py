@@ -262,6 +262,7 @@ def main() -> int:
         HF_DATASETS_OFFLINE="1",
         TOKENIZERS_PARALLELISM="false",
     )
+    common.nccl_log(args)
     if args.rank == 0:
         log = os.open(args.out / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         os.dup2(log, 1)

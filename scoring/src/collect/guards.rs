@@ -603,6 +603,31 @@ pub(super) fn collectives(raw: &Raw) -> Vec<Record> {
     {
         records.push(record(raw, file, "gloo_interface", None, gloo_interface(name, &first)));
     }
+    records.extend(nccl(raw));
+    records
+}
+
+/// The way that NCCL took in a stage, by its logs there: those of nccl-tests, of torch.distributed or of torchtitan.
+pub(super) fn nccl(raw: &Raw) -> Vec<Record> {
+    let run = &raw.folder.run;
+    let mut records = Vec::new();
+    // Nothing leaves one node, or nodes that are one machine.
+    if run.nodes.len() < 2 || run.simulated {
+        return records;
+    }
+    let facts_of = |path: std::path::PathBuf| facts(&std::fs::read_to_string(path).unwrap_or_default());
+    let before = facts_of(raw.folder.raw("preflight").join("facts.txt"));
+    // nccl-tests may run elsewhere than the payloads: in an image of their own, or on the nodes beside a container.
+    let told = ["nccl-tests/facts-host.txt", "nccl-tests/facts.txt"].iter().find_map(|name| raw.file(name));
+    let there = told.filter(|_| raw.file("nccl-tests/launch.tsv").is_some());
+    if let Some(file) = there {
+        for (node, facts) in facts(&file.text) {
+            let same = before.get(&node).is_some_and(|before| before.get("fabric") == facts.get("fabric"));
+            if run.nodes.contains(&node) && !same {
+                records.push(record(raw, file, "fabric_devices", Some(&node), fabric_devices(&facts)));
+            }
+        }
+    }
     let logs: Vec<_> = raw
         .files
         .iter()
@@ -619,7 +644,8 @@ pub(super) fn collectives(raw: &Raw) -> Vec<Record> {
             all.bootstrap = all.bootstrap.or(one.bootstrap);
             all.socket = all.socket.or(one.socket);
         }
-        let cards = line(&first, "fabric").map(|[_, _, cards]| cards);
+        let first = before.values().next();
+        let cards = first.and_then(|first| line(first, "fabric")).map(|[_, _, cards]| cards);
         records.push(record(raw, file, "nccl_network", None, nccl_network(&all, cards)));
         records.extend(nccl_gpudirect(&all).map(|seen| record(raw, file, "nccl_gpudirect", None, seen)));
     }
@@ -828,6 +854,30 @@ n1:1:1 [0] NCCL INFO Channel 00/0 : 7[7] -> 8[0] [receive] via NET/Socket/0
         assert_eq!(nccl_gpudirect(&nccl_log(SOCKET)), None);
         let half = IB.replace("NET/IB/1/GDRDMA", "NET/IB/1");
         is(&nccl_gpudirect(&nccl_log(&half)).unwrap(), "1 of 2 RDMA channels go through host memory");
+    }
+
+    /// The same reader for nccl-tests, torch.distributed and torchtitan, in each stage of its own.
+    #[test]
+    fn every_stage_that_uses_nccl_says_which_way_it_went() {
+        use super::super::StageState;
+        use super::super::tests::{collected, find};
+        for stage in ["collectives", "train", "burnin"] {
+            let files = [("nccl-torch.n1.77.log", SOCKET), ("nccl-torch.n2.78.log", SOCKET)];
+            let (_dir, records) = collected(stage, StageState::Done, &files);
+            let guard = find(&records, "guard", &[("guard", "nccl_network")]);
+            assert_eq!((&*guard.stage, guard.value), (stage, Some(0.0)), "{guard:?}");
+            assert!(guard.detail.as_deref().unwrap().contains("TCP sockets over eth0"), "{guard:?}");
+        }
+        // An image of their own for nccl-tests, without the fabric that the nodes have.
+        let told = "cmx-nccl\tn1\tdevice\tnvidia\ncmx-pre n1 fabric yes 0 mlx5_0 mlx5_1\n";
+        let launch = "all_reduce\t16\t2\t1\tx\tall_reduce_perf.txt\t\n";
+        let files = [("nccl-tests/facts.txt", told), ("nccl-tests/launch.tsv", launch)];
+        let (_dir, records) = collected("collectives", StageState::Done, &files);
+        let guard = find(&records, "guard", &[("guard", "fabric_devices"), ("node", "n1")]);
+        assert!(
+            guard.detail.as_deref().unwrap().contains("this container has no /dev/infiniband"),
+            "{guard:?}"
+        );
     }
 
     #[test]

@@ -15,7 +15,7 @@ struct Launch<'a> {
     collective: &'a str,
     ranks: i64,
     nodes: i64,
-    /// An exit code, `limit SECONDS`, `not-run` or `absent`.
+    /// An exit code, `limit SECONDS`, `not-run`, `no-time` or `absent`.
     end: &'a str,
     command: &'a str,
     file: String,
@@ -55,6 +55,12 @@ impl<'a> Launch<'a> {
             "not-run" => Some((
                 State::Unknown,
                 format!("{program} was not started: others before it hung, and were stopped"),
+            )),
+            "no-time" => Some((
+                State::Unknown,
+                format!(
+                    "{program} was not started: the rest of the stage's time is kept for torch.distributed"
+                ),
             )),
             end => {
                 let seconds = end.strip_prefix("limit ")?;
@@ -420,6 +426,7 @@ mod tests {
     fn starts_that_did_not_end_by_themselves_say_how() {
         let launch = "all_reduce\t16\t2\tlimit 600\tx\tall_reduce_perf.txt\t\n\
                       gather\t16\t2\tnot-run\tx\tgather_perf.txt\t\n\
+                      scatter\t16\t2\tno-time\tx\tscatter_perf.txt\t\n\
                       alltoallv\t16\t2\tabsent\tx\talltoallv_perf.txt\t\n";
         let (_dir, records) = collected(
             "collectives",
@@ -428,7 +435,8 @@ mod tests {
         );
         for (collective, state, words) in [
             ("all_reduce", State::Unknown, "did not end within 600 s"),
-            ("gather", State::Unknown, "was not started"),
+            ("gather", State::Unknown, "was not started: others"),
+            ("scatter", State::Unknown, "was not started: the rest of the stage's time"),
             ("alltoallv", State::Unavailable, "there is no alltoallv_perf"),
         ] {
             let one = find(&records, "busbw", &[("collective", collective), ("tool", "nccl-tests")]);

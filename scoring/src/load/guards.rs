@@ -241,6 +241,26 @@ mod tests {
         }
     }
 
+    /// Collectives over the fabric and training over sockets, in one run.
+    #[test]
+    fn what_a_stage_saw_of_its_own_way_is_about_its_own_figures() {
+        for (stage, wanted) in [("collectives", vec!["busbw@all"]), ("train", vec!["tokens_per_second@all"])]
+        {
+            let dir = tempfile::tempdir().unwrap();
+            let mut records = figures();
+            for nodes in [1, 2] {
+                let params = json!({"model": "llama-8b", "ranks": 8 * nodes, "nodes": nodes, "device": "gpu", "dtype": "bfloat16",
+                    "seq": 8192, "batch": 1});
+                records.push(record("train", "tokens_per_second", 1e5, "1/s", params, None));
+            }
+            for (of, value) in [("collectives", 1.0), ("train", 1.0)] {
+                let value = if of == stage { 0.0 } else { value };
+                records.push(record(of, "guard", value, "", json!({"guard": "nccl_network"}), None));
+            }
+            assert_eq!(doubted(&loaded(dir.path(), false, records)), wanted, "{stage}");
+        }
+    }
+
     #[test]
     fn a_guard_that_is_clear_doubts_nothing_and_nor_does_any_on_simulated_nodes() {
         let dir = tempfile::tempdir().unwrap();

@@ -21,8 +21,8 @@ use crate::straggler::pairs::Met;
 /// The least that a start may take before it counts as hung, and its share of the time that the stage has left.
 const LEAST: Duration = Duration::from_secs(60);
 const SHARE: u32 = 3;
-/// Starts that hang one after the other until the rest is left out: torch.distributed must have its time, too.
-const HUNG: u32 = 2;
+/// Starts that hang until the rest is left out.
+const HUNG: usize = 2;
 
 /// How a start ended, as `launch.tsv` has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +33,8 @@ enum End {
     Limit(u64),
     /// Not started: others hung before it.
     NotRun,
+    /// Not started: what is left of the stage's time is torch.distributed's.
+    NoTime,
     /// There is no such program.
     Absent,
 }
@@ -43,6 +45,7 @@ impl std::fmt::Display for End {
             Self::Code(code) => write!(f, "{code}"),
             Self::Limit(seconds) => write!(f, "limit {seconds}"),
             Self::NotRun => f.write_str("not-run"),
+            Self::NoTime => f.write_str("no-time"),
             Self::Absent => f.write_str("absent"),
         }
     }
@@ -62,7 +65,9 @@ pub fn collectives(bench: &mut Bench) -> Result<(), Stop> {
             if let Some(rate) = network(Path::new("/sys"), tools.gpus) {
                 write(&folder.join("network.txt"), &format!("{rate}\n"))?;
             }
-            let mut run = Run { folder: &folder, tools: &tools, hung: 0 };
+            let now = Instant::now();
+            let end = now + bench.deadline.saturating_duration_since(now) * 2 / 3;
+            let mut run = Run { folder: &folder, tools: &tools, end, hung: Vec::new() };
             run.all(bench)?;
         }
     }
@@ -112,7 +117,8 @@ fn find(bench: &mut Bench, folder: &Path) -> Result<Result<Tools, String>, Stop>
                 continue;
             }
         };
-        if bench.torch.device == Device::Cpu && !facts.gpus {
+        // Programs that were given outright are meant: they say themselves what they lack.
+        if bench.torch.device == Device::Cpu && !facts.gpus && given.is_empty() {
             reasons.push(format!("{place}: nccl-tests are there, but no GPU that they could use"));
             continue;
         }
@@ -233,8 +239,10 @@ fn network(sysfs: &Path, gpus: u32) -> Option<f64> {
 struct Run<'a> {
     folder: &'a Path,
     tools: &'a Tools,
-    /// How many hung, one after the other.
-    hung: u32,
+    /// Until then; the second witness must have its time, too.
+    end: Instant,
+    /// The collectives of which a start hung.
+    hung: Vec<&'static str>,
 }
 
 impl Run<'_> {
@@ -288,14 +296,16 @@ impl Run<'_> {
     fn together(&mut self, bench: &mut Bench, starts: &[Start]) -> Result<(), Stop> {
         let mut running: Vec<(&Start, PathBuf, Child)> = Vec::new();
         let begin = Instant::now();
-        let limit = LEAST.max(bench.deadline.saturating_duration_since(begin) / SHARE);
+        let left = self.end.saturating_duration_since(begin);
+        let limit = LEAST.max(left / SHARE).min(left);
         for start in starts {
             let Some(program) = self.tools.programs.get(start.collective) else {
                 self.record(start, Path::new(&format!("{}_perf", start.collective)), End::Absent)?;
                 continue;
             };
-            if self.hung >= HUNG {
-                self.record(start, program, End::NotRun)?;
+            if self.hung.len() >= HUNG || self.hung.contains(&start.collective) || left.is_zero() {
+                let end = if left.is_zero() { End::NoTime } else { End::NotRun };
+                self.record(start, program, end)?;
                 continue;
             }
             let mut step = bench.srun_on(&start.nodes, if start.one_process { 1 } else { self.tools.gpus });
@@ -307,12 +317,9 @@ impl Run<'_> {
         for (start, program, child) in running {
             let evidence = |bench: &Bench| self.ask_ranks(bench, start);
             let end = match bench.wait_until(child, Some(Limit { at: begin + limit, evidence: &evidence }))? {
-                Some(code) => {
-                    self.hung = 0;
-                    End::Code(code)
-                }
+                Some(code) => End::Code(code),
                 None => {
-                    self.hung += 1;
+                    self.hung.push(start.collective);
                     End::Limit(limit.as_secs())
                 }
             };
@@ -436,6 +443,7 @@ mod tests {
             (End::Code(-1), "-1"),
             (End::Limit(600), "limit 600"),
             (End::NotRun, "not-run"),
+            (End::NoTime, "no-time"),
             (End::Absent, "absent"),
         ] {
             assert_eq!(end.to_string(), word);
