@@ -95,6 +95,10 @@ fn the_demo_profile_ends_in_a_score_and_a_report() {
     assert!(place("success  gemm_wrong = 0") < place("gemm: done in"), "{text}");
     assert!(place("needs    fio; without: unavailable") < place("storage: done in"), "{text}");
     documents_keep_their_schemas(&c, &results);
+    // The raw output of every stage gives the same records once more.
+    let verified = run(Command::new(program("clustermax")).arg("verify").arg(&results));
+    assert_eq!(verified.code, 0, "{}", verified.out);
+    assert!(verified.out.contains(" stages were read again from their raw output"), "{}", verified.out);
 
     // Everything measured, and every record traced to its raw output.
     let records = records(&results);
