@@ -301,6 +301,60 @@ mod tests {
         assert_eq!(named(&examine(&times, &RULE).unwrap()), [7]);
     }
 
+    /// Time of each rank in every window -> who is named, and how.
+    #[test]
+    fn the_rule_on_plain_numbers() {
+        let with = |usual: f64, count: usize, more: &[f64]| [vec![usual; count], more.to_vec()].concat();
+        use Kind::{Bimodal, Persistent};
+        let cases: [(&str, Vec<f64>, Vec<(usize, Kind)>); 10] = [
+            ("all equal: MAD is 0, the scale 1 % of the median", with(1.0, 8, &[]), vec![]),
+            ("MAD 0, and 4.9 % above: five scales, not 5 %", with(1.0, 7, &[1.049]), vec![]),
+            ("MAD 0, and 5.1 % above", with(1.0, 7, &[1.051]), vec![(7, Persistent)]),
+            ("faster by half is not slow", with(1.0, 7, &[0.5]), vec![]),
+            ("four ranks, one slow", with(1.0, 3, &[1.2]), vec![(3, Persistent)]),
+            (
+                "two of eight do not hide each other",
+                with(1.0, 6, &[1.2, 1.3]),
+                vec![(7, Persistent), (6, Persistent)],
+            ),
+            (
+                "half are slow: the median lies between, the quartile sees them",
+                with(1.0, 4, &[1.2; 4]),
+                (4..8).map(|rank| (rank, Bimodal)).collect(),
+            ),
+            (
+                "more than half: the quartile is slow, too; only a reference value tells",
+                with(1.0, 1, &[1.2; 7]),
+                vec![],
+            ),
+            ("all alike, ten times slower than they should be", with(10.0, 8, &[]), vec![]),
+            // Median 1.02, MAD 0.02, scale 0.0297: 1.16 lies 4.7 scales above, 1.18 5.4.
+            ("spread widens the scale", vec![0.98, 1.0, 1.0, 1.02, 1.02, 1.04, 1.04, 1.16], vec![]),
+        ];
+        for (what, ranks, named) in cases {
+            let times: Vec<Vec<f64>> = ranks.iter().map(|time| vec![*time; 10]).collect();
+            let slow = examine(&times, &RULE).unwrap().slow;
+            let found: Vec<(usize, Kind)> = slow.iter().map(|one| (one.rank, one.kind)).collect();
+            assert_eq!(found, named, "{what}");
+        }
+        let spread = [0.98, 1.0, 1.0, 1.02, 1.02, 1.04, 1.04, 1.18];
+        let times: Vec<Vec<f64>> = spread.iter().map(|time| vec![*time; 10]).collect();
+        assert_eq!(named(&examine(&times, &RULE).unwrap()), [7]);
+    }
+
+    /// Six of ten windows are most of them, five are not.
+    #[test]
+    fn persistent_begins_at_six_of_ten_windows() {
+        for (slow, kind) in
+            [(1, Kind::Transient), (5, Kind::Transient), (6, Kind::Persistent), (10, Kind::Persistent)]
+        {
+            let mut times = vec![vec![1.0; 10]; 8];
+            times[2][..slow].fill(1.3);
+            let found = examine(&times, &RULE).unwrap().slow;
+            assert_eq!((found.len(), found[0].rank, found[0].kind, found[0].flagged), (1, 2, kind, slow));
+        }
+    }
+
     #[test]
     fn slow_now_and_then_is_transient() {
         let mut times = vec![vec![1.0; 10]; 8];
@@ -319,6 +373,8 @@ mod tests {
         let refuse = |times: &[Vec<f64>]| examine(times, &RULE).unwrap_err();
         assert!(refuse(&vec![vec![1.0; 10]; 3]).contains("3 ranks"));
         assert!(refuse(&vec![vec![1.0; 9]; 8]).contains("9 windows"));
+        assert!(refuse(&vec![vec![1.0; 10]; 2]).contains("2 ranks"));
+        assert!(refuse(&vec![vec![1.0; 10]; 1]).contains("1 ranks"));
         assert!(refuse(&[]).contains("0 ranks"));
         for bad in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             assert!(refuse(&vec![vec![bad; 10]; 4]).contains("above zero"));

@@ -13,7 +13,7 @@ use super::ranks::{self, Member, Slowed};
 use super::samples::{self, Device, Samples};
 use super::{Draft, Raw, RawFile};
 use crate::record::{Provenance, Record, State};
-use crate::straggler;
+use crate::straggler::{self, cause::Facts};
 
 /// The list of attempts, below `raw/burnin/`.
 pub const PARTS: &str = "parts.json";
@@ -144,6 +144,7 @@ pub(super) fn read(raw: &Raw) -> Vec<Record> {
     let nodes: BTreeSet<&str> =
         of_device.keys().map(|(node, _)| node.as_str()).chain(files.keys().copied()).collect();
     let mut of_nodes = Vec::new();
+    let mut facts: BTreeMap<(String, i64), Facts> = BTreeMap::new();
     // Node by node: what one did for hours is megabytes, and there are thousands.
     for node in nodes {
         let found = files.get(node).and_then(|files| node_samples(raw, files));
@@ -152,14 +153,17 @@ pub(super) fn read(raw: &Raw) -> Vec<Record> {
             rank_records(raw, parts, found.as_ref(), &mut records);
         }
         if let Some((file, found)) = &found {
+            facts.extend((0..).zip(&found.devices).map(|(gpu, one)| ((node.to_owned(), gpu), one.facts())));
             node_records(raw, node, file, found, &mut of_nodes);
         }
     }
     // Ranks change places between parts: they are compared within the longest one.
     let longest = longest(&read);
-    let members: Vec<Member> = read
-        .iter()
-        .filter(|(part, ..)| Some(*part) == longest)
+    let of_longest = || read.iter().filter(|(part, ..)| Some(*part) == longest);
+    let facts: Vec<Facts> = of_longest()
+        .map(|(.., document)| facts.get(&document.place()).copied().unwrap_or_default())
+        .collect();
+    let members: Vec<Member> = of_longest()
         .map(|(_, file, document)| Member {
             rank: document.rank,
             node: &document.node,
@@ -170,7 +174,7 @@ pub(super) fn read(raw: &Raw) -> Vec<Record> {
         })
         .collect();
     let slowed = read.iter().find_map(|(.., document)| document.slowed);
-    records.extend(ranks::compare(raw, "burn-in gemm", &members, slowed));
+    records.extend(ranks::compare_by(raw, "burn-in gemm", &members, slowed, &straggler::RULE, &facts));
     records.append(&mut of_nodes);
     records.extend(interruptions(raw));
     records.push(bound(raw, &read));
@@ -544,6 +548,58 @@ mod tests {
         let expected = 4.744 / (160.0 / 86_400.0) * 1000.0;
         assert!((bound.value.unwrap() / expected - 1.0).abs() < 1e-3, "{bound:?}");
         assert!(bound.detail.as_deref().unwrap().starts_with("one failure on 2 nodes in 100 s"), "{bound:?}");
+    }
+
+    /// Four nodes with a GPU each: a rank whose product takes `micros`, at that heat, clock and throttle.
+    fn fleet(of: [(u32, u32, u32, u32); 4]) -> Vec<Record> {
+        let mut files = Vec::new();
+        for (at, (micros, heat, clock, throttle)) in of.into_iter().enumerate() {
+            let node = format!("n{}", at + 1);
+            let slow = format!(",0.00{micros},0.00{micros},");
+            let text = rank(&node, at as u32, 60, 0, true, 4).replace(",0.004,0.004,", &slow);
+            files.push((format!("part-1/rank-{at}.json"), text));
+            let mut text = "{\"schema\":\"clustermax-samples/1\",\"kernel\":\"read\"}\n".to_owned();
+            text.push_str(&format!("0 {heat},650,{clock},2600,{throttle:x},5,4000,4000,6000\n"));
+            text.extend((1..=60).map(|second| format!("{second} \n")));
+            files.push((format!("part-1/{node}.samples"), text));
+        }
+        let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (&**name, &**text)).collect();
+        collected("burnin", StageState::Done, &files).1
+    }
+
+    #[test]
+    fn a_slow_gpu_of_a_burn_in_is_named_with_its_likely_cause() {
+        let usual = (4, 60, 1900, 4);
+        let records = fleet([usual, (5, 88, 1500, 0x44), usual, usual]);
+        let signal = ("signal", "burn-in gemm");
+        assert_eq!(find(&records, "stragglers", &[signal]).value, Some(1.0));
+        let slow = find(&records, "straggler", &[signal, ("node", "n2"), ("kind", "persistent")]);
+        assert_eq!(slow.subject.gpu, Some(0));
+        assert!((slow.value.unwrap() - 25.0).abs() < 1e-6, "{slow:?}");
+        assert!(
+            slow.detail.as_deref().unwrap().ends_with(
+                "likely cause: hardware thermal slowdown; clock 1500 MHz, the others' 1900; temperature 88 C, the others' 60"
+            ),
+            "{slow:?}"
+        );
+        // Hot, capped and at a low clock, but as fast as the others: nobody is named.
+        let calm = fleet([usual, (4, 88, 1500, 0x44), usual, usual]);
+        assert_eq!(find(&calm, "stragglers", &[signal]).value, Some(0.0));
+        assert!(!calm.iter().any(|record| record.metric == "straggler"));
+    }
+
+    #[test]
+    fn a_rank_that_cannot_be_compared_is_named() {
+        let texts: Vec<String> = (0..4)
+            .map(|at| rank(&format!("n{}", at + 1), at, if at == 2 { 5 } else { 60 }, 0, true, 4))
+            .collect();
+        let names: Vec<String> = (0..4).map(|at| format!("part-1/rank-{at}.json")).collect();
+        let files: Vec<(&str, &str)> =
+            names.iter().zip(&texts).map(|(name, text)| (&**name, &**text)).collect();
+        let (_dir, records) = collected("burnin", StageState::Done, &files);
+        let none = find(&records, "stragglers", &[]);
+        assert_eq!(none.state, State::Unavailable);
+        assert!(none.detail.as_deref().unwrap().ends_with("10 are needed: rank 2 on n3 g0"), "{none:?}");
     }
 
     #[test]

@@ -67,16 +67,23 @@ pub fn compare_by(
         }
         record
     };
-    let verdict = match straggler::examine(&times, rule) {
-        Ok(verdict) => verdict,
-        Err(why) => return vec![finish(raw.missing("stragglers", "", State::Unavailable, why))],
-    };
-    let Some(first) = members.first() else { return Vec::new() };
     let place = |rank: usize| {
         let member = &members[rank];
         let gpu = member.gpu.map_or(String::new(), |gpu| format!(" g{gpu}"));
         format!("rank {} on {}{gpu}", member.rank, member.node)
     };
+    let verdict = match straggler::examine(&times, rule) {
+        Ok(verdict) => verdict,
+        Err(why) => {
+            let unlike = |row: &Vec<f64>| {
+                row.len() < rule.windows || row.iter().any(|time| !(time.is_finite() && *time > 0.0))
+            };
+            let who = times.iter().position(unlike).filter(|_| times.len() >= rule.ranks);
+            let why = who.map_or(why.clone(), |rank| format!("{why}: {}", place(rank)));
+            return vec![finish(raw.missing("stragglers", "", State::Unavailable, why))];
+        }
+    };
+    let Some(first) = members.first() else { return Vec::new() };
     let named: Vec<String> = verdict
         .persistent()
         .map(|slow| format!("{} +{:.1} %", place(slow.rank), slow.excess * 100.0))

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use crate::straggler::cause::Facts;
+
 /// Values of one device in one second; NaN: not known.
 const FIELDS: usize = 9;
 const THROTTLE: usize = 4;
@@ -143,6 +145,21 @@ impl Device {
         // Products, their time, their CPU time, with the exchange.
         self.product.push(now[6] as f32);
         self.exchange.push(now[8] as f32);
+    }
+
+    /// What it was like most of the time, for the likely cause of a slow rank. A reason to throttle that held for less than
+    /// a tenth of the time is none.
+    #[must_use]
+    pub fn facts(&self) -> Facts {
+        let median = |field: usize| quantile(&sorted(&self.hardware[field]), 50);
+        let lasting = self.throttled * 10 >= self.told;
+        Facts {
+            temperature_c: median(0),
+            power_w: median(1),
+            clock_mhz: median(2),
+            throttle: (self.told > 0).then_some(if lasting { self.reasons } else { 0 }),
+            ..Facts::default()
+        }
     }
 
     /// Adds a later part of the same device.

@@ -44,12 +44,15 @@ pub fn likely(own: &Facts, others: &[Facts]) -> String {
     };
     let mut causes = Vec::new();
     if let Some(mask) = own.throttle {
-        let usual = others.iter().filter_map(|one| one.throttle).fold(u64::MAX, |all, mask| all & mask);
-        let usual = if others.iter().any(|one| one.throttle.is_some()) { usual } else { 0 };
+        let told: Vec<u64> = others.iter().filter_map(|one| one.throttle).collect();
+        // What holds half of the others down, too, does not set this one apart.
+        let usual = |bit: u64| {
+            !told.is_empty() && told.iter().filter(|mask| *mask & bit != 0).count() * 2 >= told.len()
+        };
         causes.extend(
             REASONS
                 .iter()
-                .filter(|(bit, _)| mask & bit != 0 && usual & bit == 0)
+                .filter(|(bit, _)| mask & bit != 0 && !usual(*bit))
                 .map(|(_, words)| (*words).to_owned()),
         );
     }
@@ -120,6 +123,10 @@ mod tests {
         ] {
             assert_eq!(likely(&own, &[USUAL, USUAL, USUAL]), words);
         }
+        // Most are at their power cap, one happens not to be.
+        let cool = Facts { throttle: Some(0), ..USUAL };
+        assert!(likely(&USUAL, &[USUAL, USUAL, cool]).starts_with("likely cause: not in"));
+        assert_eq!(likely(&USUAL, &[USUAL, cool, cool]), "likely cause: power cap");
         // Nobody to compare with.
         assert!(
             likely(&Facts { throttle: Some(0x20), ..USUAL }, &[]).contains("cause: thermal slowdown"),
