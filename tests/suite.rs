@@ -67,7 +67,12 @@ fn submit(c: &Cluster, prefix: &Path, log: &Path, args: &[&str]) -> Said {
         all.extend(["--prefix", &prefix]);
     }
     all.extend(args);
-    run(c.user_command(&all).current_dir(c.scratch()))
+    let mut command = c.user_command(&all);
+    let tests = c.scratch().join("nccl-tests");
+    if tests.is_dir() {
+        command.env("CLUSTERMAX_NCCL_TESTS", tests).env("NCCL_IB_HCA", "mlx5");
+    }
+    run(command.current_dir(c.scratch()))
 }
 
 fn json(path: &Path) -> Value {
@@ -80,10 +85,59 @@ fn records(results: &Path) -> Vec<Value> {
     text.lines().map(|l| serde_json::from_str(l).expect("a record a line")).collect()
 }
 
+/// Programs that print what nccl-tests print, where users can read them.
+fn nccl_tests(c: &Cluster) {
+    let folder = c.scratch().join("nccl-tests");
+    std::fs::create_dir(&folder).expect("folder");
+    for name in ["all_reduce_perf", "alltoall_perf"] {
+        std::fs::copy(project().join("tests/nccl-tests/all_reduce_perf"), folder.join(name))
+            .expect("program");
+    }
+    let said = run(Command::new("chmod").args(["-R", "go=rX"]).arg(&folder));
+    assert_eq!(said.code, 0, "{}", said.err);
+}
+
+/// nccl-tests as one world of all tasks, on one node, without NVLink; what is not there is told, NCCL's log lies apart.
+fn nccl_tests_ran(results: &Path, records: &[Value]) {
+    let of = |collective: &str| {
+        let this = |r: &&Value| {
+            r["metric"] == "busbw"
+                && r["params"]["tool"] == "nccl-tests"
+                && r["params"]["collective"] == collective
+        };
+        records.iter().filter(this).collect::<Vec<_>>()
+    };
+    let all_reduce = of("all_reduce");
+    assert!(all_reduce.iter().all(|r| r["state"] == "measured"), "{all_reduce:?}");
+    let has = |size: u64, nodes: u64, variant: &str| {
+        all_reduce.iter().any(|r| {
+            r["params"]["size"] == size
+                && r["params"]["nodes"] == nodes
+                && r["params"]["ranks"] == 8 * nodes
+                && r["params"]["variant"].as_str().unwrap_or_default() == variant
+        })
+    };
+    assert!(has(8, 2, "") && has(16 << 20, 2, "") && has(16 << 20, 1, "") && has(16 << 20, 1, "nvlink_off"));
+    assert!(of("alltoall").iter().all(|r| r["state"] == "measured"));
+    let gather = of("gather");
+    assert!(gather.len() == 1 && gather[0]["state"] == "unavailable", "{gather:?}");
+    let set = |r: &Value| r["metric"] == "nccl_setting" && r["params"]["origin"] == "the job's environment";
+    assert!(
+        records.iter().any(|r| set(r) && r["params"]["name"] == "NCCL_IB_HCA"),
+        "NCCL_IB_HCA has an origin"
+    );
+    let raw = std::fs::read_dir(results.join("raw/collectives/nccl-tests")).expect("raw").flatten();
+    let name = |file: std::fs::DirEntry| file.file_name().to_string_lossy().into_owned();
+    let of_sweep =
+        |name: &String| name.starts_with("nccl-all_reduce.n1.") || name.starts_with("nccl-all_reduce.n2.");
+    assert_eq!(raw.map(name).filter(of_sweep).count(), 16, "NCCL's log is a file a process");
+}
+
 #[test]
 fn the_demo_profile_ends_in_a_score_and_a_report() {
     let c = Cluster::up(&["--nodes", "2", "--enforcement", "enforce"]);
     let prefix = portable(&c);
+    nccl_tests(&c);
     let (results, log) = (c.scratch().join("results"), c.scratch().join("log"));
     let said = submit(&c, &prefix, &log, &["--profile", "demo", "--results", &results.display().to_string()]);
     let text = std::fs::read_to_string(&log).unwrap_or_default();
@@ -142,6 +196,7 @@ fn the_demo_profile_ends_in_a_score_and_a_report() {
             assert!(results.join(file).exists(), "{file}");
         }
     }
+    nccl_tests_ran(&results, &records);
     // What gloo of torch 1.13 lacks is unavailable by name, not missing; a newer one may have it.
     let newer = harness::slurm_root().is_some();
     let named = |r: &Value| {
