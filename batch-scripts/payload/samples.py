@@ -318,7 +318,7 @@ class NodeLog:
             groups = [(*self._hardware(rank), *latest.get(rank, (None,) * 4)) for rank in range(self._ranks)]
             now = {name: read_int(path) for name, path in self._counters.items()}
             now.update(self._ecc)
-            # A full disk must not end the burn-in. What it does not take is missing; no later line refers to it.
+            # A full disk must not end the burn-in; what it does not take is missing; no line refers to it.
             if self._lines.add(encode(second, groups, before)):
                 before = [["-" if value is None else str(value) for value in group] for group in groups]
             for name, value in now.items():
