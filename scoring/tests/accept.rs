@@ -105,6 +105,20 @@ fn params_choose_the_records_and_whole_numbers_are_numbers() {
     assert_eq!(json["lines"][0]["required"], "at least 340 GB/s");
 }
 
+/// An all-reduce with NVLink turned off says nothing of the one that was promised.
+#[test]
+fn a_run_that_was_made_slow_on_purpose_breaks_no_promise() {
+    let plain = r#"{"collective":"all_reduce","size":1024,"nodes":1}"#;
+    let off = r#"{"collective":"all_reduce","size":1024,"nodes":1,"variant":"nvlink_off"}"#;
+    let run =
+        measured(&[("busbw", Some(450.0), "GB/s", plain, "{}"), ("busbw", Some(40.0), "GB/s", off, "{}")]);
+    let (code, json, text) = accept(&run, BUSBW);
+    assert_eq!((code, &json["lines"][0]["values"]), (0, &Value::from(1)), "{text}");
+    let only = measured(&[("busbw", Some(450.0), "GB/s", off, "{}")]);
+    let (code, json, text) = accept(&only, BUSBW);
+    assert_eq!((code, &json["lines"][0]["answer"]), (1, &Value::from("not_measured")), "{text}");
+}
+
 #[test]
 fn a_criterion_that_is_only_declared_is_not_measured() {
     let line = "[[line]]\nid = \"c\"\ntext = \"certified\"\ncriterion = \"sec-02\"\n";
