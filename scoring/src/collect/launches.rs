@@ -149,7 +149,7 @@ fn table(
         draft.0.evidence = Some(file.evidence.clone());
         records.push(base(draft).done());
     } else {
-        measured(raw, file, &out, &base, records);
+        measured(raw, file, &out, &choices(raw, launch), &base, records);
         shapes.push(shape(&out, launch, network));
     }
     let validated = out.validated
@@ -163,10 +163,42 @@ fn table(
     records.push(base(wrong).done());
 }
 
+/// Algorithm and protocol that NCCL's log names for each size: what an in-switch reduction (NVLS) shows is no wire speed.
+fn choices(raw: &Raw, launch: &Launch) -> BTreeMap<u64, String> {
+    let label = launch.file.strip_suffix("_perf.txt").unwrap_or(&launch.file);
+    let mut found = BTreeMap::new();
+    for file in &raw.files {
+        // `nccl-LABEL.HOST.PID.log`; a label may hold dots, NCCL cuts the host's name at its first.
+        let name = file.name.strip_prefix("nccl-tests/nccl-").and_then(|name| name.strip_suffix(".log"));
+        if name.and_then(|name| name.rsplitn(3, '.').nth(2)) == Some(label) {
+            found.extend(file.text.lines().filter_map(choice));
+        }
+    }
+    found
+}
+
+/// `AllReduce: 1024 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..1}`, or numbers in older releases.
+fn choice(line: &str) -> Option<(u64, String)> {
+    const ALGORITHMS: [&str; 7] =
+        ["Tree", "Ring", "CollNet direct", "CollNet chain", "NVLS", "NVLS tree", "PAT"];
+    const PROTOCOLS: [&str; 3] = ["LL", "LL128", "Simple"];
+    let (before, after) = line.split_once(" Bytes -> Algo ")?;
+    let size = before.rsplit(' ').next()?.parse().ok()?;
+    let (algorithm, rest) = after.split_once(" proto ")?;
+    let protocol = rest.split_whitespace().next()?;
+    let name = |names: &[&str], word: &str| match word.parse::<usize>() {
+        Ok(number) => names.get(number).map(|name| (*name).to_owned()),
+        Err(_) => Some(word.to_owned()),
+    };
+    let words = format!("{}, {}", name(&ALGORITHMS, algorithm)?, name(&PROTOCOLS, protocol)?);
+    Some((size, format!("NCCL took {words}")))
+}
+
 fn measured(
     raw: &Raw,
     file: &RawFile,
     out: &nccl::Output,
+    choices: &BTreeMap<u64, String>,
     base: &impl Fn(Draft) -> Draft,
     records: &mut Vec<Record>,
 ) {
@@ -188,6 +220,9 @@ fn measured(
             }
             if row.out_of_place.is_none() {
                 draft = draft.param("placement", "in_place");
+            }
+            if let Some(choice) = choices.get(&row.size).filter(|_| metric == "busbw") {
+                draft = draft.detail(choice.clone());
             }
             records.push(base(draft).done());
         }
@@ -419,6 +454,42 @@ mod tests {
             ("environment".to_owned(), "eth0".to_owned())
         );
         assert_eq!(records.iter().filter(|one| one.metric == "nccl_setting").count(), 3);
+    }
+
+    #[test]
+    fn the_algorithm_that_nccl_took_stands_beside_the_figure() {
+        let table = std::fs::read_to_string(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/tests/data/nccl/v2.19_allreduce.txt"
+        ))
+        .unwrap();
+        let launch = "all_reduce\t16\t2\t0\tx\tall_reduce_perf.txt\t\n";
+        let old = "n1:7:7 [0] NCCL INFO 1048576 Bytes -> Algo 0 proto 1 time 54.7\n";
+        let new = "n1:7:7 [0] NCCL INFO AllReduce: 8589934592 Bytes -> Algo NVLS proto SIMPLE channel{Lo..Hi}={0..15}\n\
+                   n1:7:7 [0] NCCL INFO 8388608 Bytes -> Algo 99 proto 2 time 1\nBytes -> Algo\n";
+        let (_dir, records) = collected(
+            "collectives",
+            StageState::Done,
+            &[
+                ("nccl-tests/launch.tsv", launch),
+                ("nccl-tests/all_reduce_perf.txt", &table),
+                ("nccl-tests/nccl-all_reduce.n1.7.log", &format!("{old}{new}")),
+                // Of another start.
+                (
+                    "nccl-tests/nccl-all_reduce.1-nodes.n1.9.log",
+                    "x 67108864 Bytes -> Algo 1 proto 2 time 1\n",
+                ),
+            ],
+        );
+        for (size, wanted) in [
+            ("1048576", Some("NCCL took Tree, LL128")),
+            ("8589934592", Some("NCCL took NVLS, SIMPLE")),
+            ("8388608", None),
+            ("67108864", None),
+        ] {
+            let one = find(&records, "busbw", &[("size", size), ("tool", "nccl-tests")]);
+            assert_eq!(one.detail.as_deref(), wanted, "{size}");
+        }
     }
 
     /// A start that hung, one that was left out for it, one without a program: each is told, none is a missing file.
