@@ -13,6 +13,10 @@ import time
 import common
 import samples
 
+# An iteration takes milliseconds. What takes longer than this many seconds was halted (a suspended job, a
+# frozen node, a link that was away), and is no burn-in time.
+HALT = 10.0
+
 
 def exchange_of(torch, x, y):
     """All-to-all where the backend has it, else all-reduce: name, call, and the value it must give."""
@@ -62,7 +66,7 @@ def main():
     document.update(payload="burnin", rank=args.rank, local_rank=args.local_rank, collective=name)
     document.update(dtype=str(dtype).split(".")[-1], n=n, bytes=elements * 4, planned_seconds=args.seconds)
     trace = samples.Trace()
-    document.update(slowed=watch.slowed, wrong=0, differing=0, seconds=0.0, samples=trace.rows)
+    document.update(slowed=watch.slowed, wrong=0, differing=0, seconds=0.0, halted=0.0, samples=trace.rows)
     folder = args.out / f"part-{args.part}"
     folder.mkdir(exist_ok=True)
     path = folder / f"rank-{args.rank}.json"
@@ -76,7 +80,7 @@ def main():
     sender = samples.Sender(common.node_name())
     torch.distributed.barrier()
     stop = torch.zeros(1, device=device)
-    begin = last = written = time.monotonic()
+    begin = last = written = before = time.monotonic()
     products, cpu_products, iterations = [], [], []
     while True:
         beat.step(f"a product and {name}")
@@ -99,14 +103,15 @@ def main():
             sender.send(args.local_rank, [len(products), *medians])
             trace.add([round(now - begin, 3), len(products), *(value / 1e6 for value in medians)])
             products, cpu_products, iterations, last = [], [], [], now
-        document["seconds"] = now - begin
+        document["seconds" if now - before <= HALT else "halted"] += now - before
+        before = now
         if now - written >= 10.0:
             # A disk that is full for a while must not end the burn-in.
             with contextlib.suppress(OSError):
                 common.write_json(path, document)
             written = now
         # All ranks end after the same iteration: the first one's clock decides.
-        stop.fill_(float(args.rank == 0 and now - begin >= args.seconds))
+        stop.fill_(float(args.rank == 0 and document["seconds"] >= args.seconds))
         torch.distributed.all_reduce(stop)
         if float(stop) > 0:
             break

@@ -305,8 +305,9 @@ mod tests {
     #[test]
     fn the_rule_on_plain_numbers() {
         let with = |usual: f64, count: usize, more: &[f64]| [vec![usual; count], more.to_vec()].concat();
+        type Case = (&'static str, Vec<f64>, Vec<(usize, Kind)>);
         use Kind::{Bimodal, Persistent};
-        let cases: [(&str, Vec<f64>, Vec<(usize, Kind)>); 10] = [
+        let cases: [Case; 10] = [
             ("all equal: MAD is 0, the scale 1 % of the median", with(1.0, 8, &[]), vec![]),
             ("MAD 0, and 4.9 % above: five scales, not 5 %", with(1.0, 7, &[1.049]), vec![]),
             ("MAD 0, and 5.1 % above", with(1.0, 7, &[1.051]), vec![(7, Persistent)]),
