@@ -82,9 +82,17 @@ def server_command(program: str, path: str, model: Path, gpus: int, port: int) -
         ]
     return [
         *(path, "-m", "sglang.launch_server", "--model-path", str(model), "--load-format", "dummy"),
-        *("--dtype", "bfloat16", "--tp", str(gpus), "--context-length", "8192"),
+        *("--dtype", "bfloat16", "--tp-size", str(gpus), "--context-length", "8192"),
         *("--host", "127.0.0.1", "--port", str(port)),
     ]
+
+
+def sglang_client(python: str) -> str:
+    """SGLang's bench client: newer releases have it under another name and only warn of the old one."""
+    where = "import importlib.util; print(importlib.util.find_spec('sglang').submodule_search_locations[0])"
+    said = subprocess.run([python, "-c", where], capture_output=True, text=True)
+    new = Path(said.stdout.strip()) / "benchmark/serving.py"
+    return "sglang.benchmark.serving" if said.returncode == 0 and new.exists() else "sglang.bench_serving"
 
 
 def client_command(program: str, path: str, model: Path, case: str, port: int, out: Path) -> list[str]:
@@ -94,13 +102,14 @@ def client_command(program: str, path: str, model: Path, case: str, port: int, o
         return [
             *(path, "bench", "serve", "--backend", "vllm", "--model", str(model)),
             *("--host", "127.0.0.1", "--port", str(port), "--dataset-name", "random", "--seed", "1"),
-            *("--random-input-len", prompt, "--random-output-len", answer, "--ignore-eos"),
+            *("--random-input-len", prompt, "--random-output-len", answer),
+            *("--ignore-eos", "--temperature", "0"),
             *("--num-prompts", requests, "--max-concurrency", at_once),
             *("--percentile-metrics", "ttft,tpot,itl,e2el", "--metric-percentiles", "50,99"),
             *("--save-result", "--result-dir", str(out.parent), "--result-filename", out.name),
         ]
     return [
-        *(path, "-m", "sglang.bench_serving", "--backend", "sglang", "--model", str(model)),
+        *(path, "-m", sglang_client(path), "--backend", "sglang", "--model", str(model)),
         *("--host", "127.0.0.1", "--port", str(port), "--dataset-name", "random-ids", "--seed", "1"),
         *("--random-input-len", prompt, "--random-output-len", answer, "--random-range-ratio", "1"),
         *("--num-prompts", requests, "--max-concurrency", at_once, "--output-file", str(out)),

@@ -357,3 +357,21 @@ fn a_line_that_a_full_disk_cut_says_so_and_no_value_is_made_up() {
     assert_eq!(python(&code, &[]), "True False False\nTrue\n");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "0 50\n1 6#\n3 80\n");
 }
+
+/// SGLang moved its bench client; the old name warns today and is gone one day.
+#[test]
+fn sglangs_bench_client_is_called_by_the_name_that_its_release_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let package = folder.path().join("sglang");
+    std::fs::create_dir(&package).unwrap();
+    // A package that cannot be imported: it is only looked for.
+    std::fs::write(package.join("__init__.py"), "raise SystemExit(9)\n").unwrap();
+    let path = format!("{}:{}", payload("").display(), folder.path().display());
+    let code = "import pathlib, serve\n\
+                words = serve.client_command('sglang', '/usr/bin/python3', pathlib.Path('/m'), 'decode', 80, pathlib.Path('/o'))\n\
+                print(words[2])\n";
+    assert_eq!(python(code, &[("PYTHONPATH", &path)]), "sglang.bench_serving\n");
+    std::fs::create_dir(package.join("benchmark")).unwrap();
+    std::fs::write(package.join("benchmark/serving.py"), "").unwrap();
+    assert_eq!(python(code, &[("PYTHONPATH", &path)]), "sglang.benchmark.serving\n");
+}
