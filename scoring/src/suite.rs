@@ -15,6 +15,7 @@ pub mod nccl;
 pub mod network;
 pub mod pairs;
 pub mod plan;
+pub mod programs;
 pub mod progress;
 pub mod reboot;
 pub mod slurm;
@@ -46,7 +47,9 @@ pub struct Args {
 enum SuiteCommand {
     /// Measure the nodes of this job and score them (inside a Slurm job; clustermax-suite.sh does this)
     #[command(
-        after_help = "Exit code: 0 every stage ran or named what it lacks; 1 a stage failed or ran into its deadline; 2 bad \
+        after_help = "Environment: CLUSTERMAX_NCCL_TESTS (folder of nccl-tests), CLUSTERMAX_NCCL_IMAGE (a container image for \
+                          them), CLUSTERMAX_PYTHON, and all NCCL_* of the job. \
+                          Exit code: 0 every stage ran or named what it lacks; 1 a stage failed or ran into its deadline; 2 bad \
                           options or results folder; 3 a part of ClusterMAX or Slurm is missing."
     )]
     Run(Box<RunArgs>),

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use super::bench::{Bench, Device, Limit, Stop};
 use super::launch::{self, Container, Runtime};
-use super::nccl::{self, ALL, Facts, PAIRED, Start, Tools};
+use super::nccl::{self, ALL, PAIRED, Start, Tools};
+use super::programs::Facts;
 use super::{measure, pairs, slurm};
 use crate::collect::nccl as table;
 use crate::straggler::pairs::Met;
