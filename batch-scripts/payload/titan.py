@@ -12,6 +12,7 @@ import importlib.util
 import json
 import os
 import random
+import re
 import runpy
 import socket
 import sys
@@ -51,10 +52,10 @@ MODELS: dict[str, dict[str, Any]] = {
 WORDS = 20000
 
 
-def release(version: str) -> tuple[int, int]:
-    """Major and minor of a version; (0, 0) when it has none."""
-    parts = (version.split(".") + ["0", "0"])[:2]
-    return (int(parts[0]), int(parts[1])) if all(part.isdigit() for part in parts) else (0, 0)
+def release(version: str) -> tuple[int, ...]:
+    """Major, minor and patch of a version, without what follows them; (0,) when it has none."""
+    numbers = re.match(r"\d+(\.\d+){0,2}", version)
+    return tuple(int(part) for part in numbers[0].split(".")) if numbers else (0,)
 
 
 def tokenizer_of(vocabulary: int) -> dict[str, Any]:
@@ -101,9 +102,11 @@ def text_of(vocabulary: int, documents: int = 512, length: int = 2000) -> list[d
     return found
 
 
-def toml_of(model: dict[str, Any], steps: int, compile_model: bool, ranks: int) -> str:
-    """Configuration of torchtitan 0.2."""
+def toml_of(version: str, model: dict[str, Any], steps: int, compile_model: bool, ranks: int) -> str:
+    """Configuration of torchtitan 0.2, which refuses a key that it does not know."""
     experts = min(model["experts"], ranks)
+    # 0.2.1 has moved it.
+    seed = "[debug]\nseed = 1\n" if release(version) >= (0, 2, 1) else ""
     return f"""[job]
 dump_folder = "./outputs"
 [model]
@@ -120,7 +123,7 @@ dataset = "c4_test"
 local_batch_size = {model["batch"]}
 seq_len = {model["seq"]}
 steps = {steps}
-seed = 1
+{seed or "seed = 1"}
 [parallelism]
 data_parallel_shard_degree = -1
 expert_parallel_degree = {experts}
@@ -147,7 +150,7 @@ def arguments_of(
         *("--dump_folder", "./outputs", "--hf_assets_path", "./tokenizer"),
         *("--dataloader.dataset", "c4_test"),
         *("--training.local_batch_size", str(model["batch"]), "--training.seq_len", str(model["seq"])),
-        *("--training.steps", str(steps)),
+        *("--training.steps", str(steps), "--debug.seed", "1"),
         *("--parallelism.expert_parallel_degree", str(experts)),
         *("--metrics.log_freq", "1", "--metrics.no-enable_tensorboard"),
         "--profiler.no-enable_profiling",
@@ -179,7 +182,9 @@ def found() -> tuple[str | None, str]:
     return version, ""
 
 
-def prepare(work: Path, model: dict[str, Any], steps: int, compile_model: bool, ranks: int) -> None:
+def prepare(
+    work: Path, version: str, model: dict[str, Any], steps: int, compile_model: bool, ranks: int
+) -> None:
     """Configuration, tokenizer and text; that lies where c4_test of every version is looked for."""
     (work / "tokenizer").mkdir(parents=True, exist_ok=True)
     common.write_json(work / "tokenizer/tokenizer.json", tokenizer_of(model["vocabulary"]))
@@ -190,7 +195,7 @@ def prepare(work: Path, model: dict[str, Any], steps: int, compile_model: bool, 
     lines = "".join(json.dumps(document) + "\n" for document in text_of(model["vocabulary"]))
     (work / "tests/assets/c4_test").mkdir(parents=True, exist_ok=True)
     (work / "tests/assets/c4_test/data.json").write_text(lines)
-    (work / "titan.toml").write_text(toml_of(model, steps, compile_model, ranks))
+    (work / "titan.toml").write_text(toml_of(version, model, steps, compile_model, ranks))
 
 
 def address(meeting: Path, rank: int, timeout: float) -> tuple[str, int]:
@@ -227,7 +232,7 @@ def main() -> int:
     meeting = args.out / f"{name}.{os.environ.get('SLURM_STEP_ID', '0')}.meeting.json"
     arguments = arguments_of(version, model, args.steps, args.compile, args.ranks)
     if args.rank == 0:
-        prepare(work, model, args.steps, args.compile, args.ranks)
+        prepare(work, version, model, args.steps, args.compile, args.ranks)
         common.write_json(
             args.out / f"{name}.json",
             {

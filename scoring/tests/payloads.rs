@@ -246,10 +246,15 @@ sys.path.insert(0, sys.argv[1])
 import titan
 work = pathlib.Path(sys.argv[2])
 llama, moe = titan.MODELS['llama'], titan.MODELS['moe']
-titan.prepare(work, llama, 20, False, 8)
+titan.prepare(work, '0.2.0', llama, 20, False, 8)
 toml = tomllib.load(open(work / 'titan.toml', 'rb'))
 assert toml['model'] == {'name': 'llama3', 'flavor': '8B', 'hf_assets_path': './tokenizer'}, toml
 assert toml['training']['seq_len'] == 8192 and toml['checkpoint']['enable'] is False, toml
+# 0.2.1 moved the seed, and every release refuses a key that it does not know.
+assert toml['training']['seed'] == 1 and 'debug' not in toml, toml
+toml = tomllib.loads(titan.toml_of('0.2.1+cu128', moe, 20, False, 8))
+assert toml['debug'] == {'seed': 1} and 'seed' not in toml['training'], toml
+assert toml['parallelism'] == {'data_parallel_shard_degree': -1, 'expert_parallel_degree': 8}, toml
 assert len(json.load(open(work / 'tokenizer/tokenizer.json'))['model']['vocab']) == 128256
 assert json.loads(open(work / 'tests/assets/c4_test/data.json').readline())['text'].startswith('w')
 assert titan.arguments_of('0.2.0', llama, 20, False, 8) == ['--job.config_file', './titan.toml']
@@ -257,7 +262,8 @@ new = titan.arguments_of('0.3.0', moe, 20, True, 4)
 assert new[:4] == ['--module', 'deepseek_v3', '--config', 'deepseek_v3_16b'] and '--compile.enable' in new, new
 assert new[new.index('--parallelism.expert_parallel_degree') + 1] == '4', new
 assert abs(titan.flops_per_token(llama) / 51.5e9 - 1) < 0.001
-assert titan.release('0.2.1+cu128') == (0, 2) and titan.release('nightly') == (0, 0)
+assert titan.release('0.2.1+cu128') == (0, 2, 1) and titan.release('nightly') == (0,)
+assert titan.release('0.2') == (0, 2) and titan.release('0.3.0.dev20260901') == (0, 3, 0)
 ";
     let said = Command::new("/usr/bin/python3")
         .args(["-B", "-c", script])
