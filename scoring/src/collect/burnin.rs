@@ -49,11 +49,14 @@ pub fn seconds_of(folder: &Path) -> f64 {
     // A node that could not write its samples still has what its ranks wrote.
     let ranks = files(".json").filter_map(|path| {
         let document: serde_json::Value = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
-        document["seconds"].as_f64()
+        let behind = if document["complete"] == true { 0.0 } else { REWRITTEN };
+        let seconds = document["seconds"].as_f64()?;
+        Some((seconds, seconds + behind))
     });
-    match (least.map(f64::from), ranks.reduce(f64::min)) {
-        (Some(sampled), Some(worked)) => sampled.min(worked + REWRITTEN),
-        (Some(seconds), None) | (None, Some(seconds)) => seconds,
+    let worked = ranks.reduce(|a, b| (a.0.min(b.0), a.1.min(b.1)));
+    match (least.map(f64::from), worked) {
+        (Some(sampled), Some((_, most))) => sampled.min(most),
+        (Some(seconds), None) | (None, Some((seconds, _))) => seconds,
         (None, None) => 0.0,
     }
 }
@@ -581,6 +584,10 @@ mod tests {
         put("n1.samples", "{}\n0 1\n1 1\n99 1\n");
         assert_eq!(seconds_of(folder.path()), 99.0);
         fs::remove_file(folder.path().join("n1.samples")).unwrap();
+        assert_eq!(seconds_of(folder.path()), 93.0);
+        // A document that came to its end is not behind.
+        put("n1.samples", "{}\n0 1\n1 1\n3700 1\n");
+        put("rank-1.json", r#"{"seconds":93.0,"complete":true}"#);
         assert_eq!(seconds_of(folder.path()), 93.0);
     }
 
