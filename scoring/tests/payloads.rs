@@ -381,3 +381,30 @@ fn sglangs_bench_client_is_called_by_the_name_that_its_release_has() {
     std::fs::write(package.join("benchmark/serving.py"), "").unwrap();
     assert_eq!(python(code, &[("PYTHONPATH", &path)]), "sglang.benchmark.serving\n");
 }
+
+/// Of many products one has one wrong bit, in the last place of one number: that one is counted, and a calm run counts none.
+#[test]
+fn one_flipped_bit_of_one_product_is_found() {
+    let out = tempfile::tempdir().unwrap();
+    let code = "
+import os, sys, torch, gemm
+right, calls = torch.matmul, [0]
+def wrong(a, b, out):
+    right(a, b, out=out)
+    calls[0] += 1
+    if calls[0] == int(os.environ['FLIP']):
+        out.view(torch.int32)[3, 4] ^= 1
+    return out
+torch.matmul = wrong
+sys.argv = 'gemm.py --rank 0 --ranks 1 --threads 1 --size 64 --seconds 0.2 --out'.split() + [os.environ['OUT']]
+gemm.main()
+";
+    let folder = out.path().display().to_string();
+    for (flip, differing) in [("7", 1), ("-1", 0)] {
+        python(code, &[("FLIP", flip), ("OUT", &folder), ("SLURMD_NODENAME", "n1")]);
+        let document = json(&out.path().join("rank-0.json"));
+        let row = &document["rows"][0];
+        assert!(row["repeats"].as_i64() > Some(7) && document["node"] == "n1", "{document}");
+        assert_eq!(row["differing_repeats"], differing, "{row}");
+    }
+}
