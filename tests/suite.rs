@@ -153,6 +153,9 @@ fn the_demo_profile_ends_in_a_score_and_a_report() {
     let verified = run(Command::new(program("clustermax")).arg("verify").arg(&results));
     assert_eq!(verified.code, 0, "{}", verified.out);
     assert!(verified.out.contains(" stages were read again from their raw output"), "{}", verified.out);
+    // Each metric is of a stage that metrics.tsv names for it.
+    let doubted = json(&results.join("score.json"))["not_believed"].to_string();
+    assert!(!doubted.contains(" gives no "), "{doubted}");
 
     // Everything measured, and every record traced to its raw output.
     let records = records(&results);
@@ -353,8 +356,22 @@ fn a_stopped_rank_is_named_and_a_killed_run_goes_on_with_a_node_drained() {
     let text = status(1);
     assert!(text.contains("not complete"), "{text}");
 
+    // Of a burn-in of 120 s it had done 117.
+    let burnin = results.join("raw/burnin");
+    std::fs::create_dir_all(burnin.join("part-1")).expect("folder");
+    let parts = r#"[{"part":1,"nodes":["n1","n2"],"seconds":0.0,"ended":null,"failure":false}]"#;
+    for (name, text) in [
+        ("parts.json", parts),
+        ("part-1/n1.samples", "{}\n0 50\n118 50\n"),
+        ("part-1/n2.samples", "{}\n0 50\n117 50\n11"),
+    ] {
+        std::fs::write(burnin.join(name), text).expect("file");
+    }
+    let said = run(Command::new("chmod").args(["-R", "a+rwX"]).arg(&burnin));
+    assert_eq!(said.code, 0, "{}", said.err);
+
     // The rest, on the same nodes; one of them is drained in the middle.
-    let again = ["--profile", "smoke", "--stages", "inventory,collectives,gemm", "--resume", &folder];
+    let again = ["--profile", "smoke", "--stages", "inventory,collectives,gemm,burnin", "--resume", &folder];
     std::thread::scope(|scope| {
         let job = scope.spawn(|| submit(&c, &prefix, &log, &again));
         let marker = results.join("stages/collectives.json");
@@ -365,10 +382,20 @@ fn a_stopped_rank_is_named_and_a_killed_run_goes_on_with_a_node_drained() {
     let text = std::fs::read_to_string(&log).expect("log");
     assert!(text.contains("inventory is done, not run again"), "{text}");
     assert!(text.contains("node n2 is dra") && text.contains("operator: disk"), "{text}");
-    for stage in ["inventory", "collectives", "gemm"] {
+    for stage in ["inventory", "collectives", "gemm", "burnin"] {
         assert_eq!(json(&results.join(format!("stages/{stage}.json")))["state"], "done", "{stage}");
     }
-    assert!(records(&results).iter().any(|r| r["metric"] == "gemm" && r["state"] == "measured"));
+    let found = records(&results);
+    assert!(found.iter().any(|r| r["metric"] == "gemm" && r["state"] == "measured"));
+    // It went on for what was left, on the node that drains, too.
+    let parts = json(&burnin.join("parts.json"));
+    assert_eq!((&parts[0]["seconds"], &parts[1]["ended"]), (&117.0.into(), &"complete".into()), "{parts}");
+    assert!(parts[0]["ended"].as_str().expect("how").contains("killed"), "{parts}");
+    let second = parts[1]["seconds"].as_f64().expect("seconds");
+    assert!(parts[1]["nodes"] == serde_json::json!(["n1", "n2"]) && second < 60.0, "{parts}");
+    let cut = found.iter().find(|r| r["metric"] == "burnin_interruptions").expect("interruptions");
+    assert!(cut["value"] == 1.0 && cut["detail"].as_str().expect("detail").contains("part 1 after 117 s"));
+    assert!(found.iter().any(|r| r["metric"] == "failure_rate_bound" && r["state"] == "measured"));
     let plan = run(Command::new("sh")
         .arg("-c")
         .arg(format!("{} suite resume {folder} --dry-run", program("clustermax").display())));

@@ -303,6 +303,39 @@ fn records(stage: &str, folder: Option<&Folder>, all: &[(String, Vec<u8>, Import
     records
 }
 
+/// Reads the files of an import anew and writes nothing: every record that one of them gives, also those that another
+/// file had given before. `node` is what `--node` was.
+///
+/// # Errors
+/// A stage that is no import of this release, a file that is not read any more.
+pub(crate) fn again(folder: &Folder, stage: &str, node: Option<&str>) -> Result<Vec<Record>, String> {
+    let word = stage.strip_prefix("import-").unwrap_or_default();
+    let kind = <Kind as clap::ValueEnum>::value_variants()
+        .iter()
+        .find(|kind| kind.word() == word)
+        .ok_or_else(|| format!("stage {stage:?} is no import of this release"))?;
+    let raw = folder.raw(stage);
+    let cannot = |error: std::io::Error| format!("cannot read {}: {error}", raw.display());
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(&raw).map_err(cannot)? {
+        let entry = entry.map_err(cannot)?;
+        // Symbolic links are not followed: evidence lies in the folder.
+        if !entry.file_type().map_err(cannot)?.is_file() {
+            continue;
+        }
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let fail = |why: String| format!("raw/{stage}/{name} {why}");
+        let bytes = load(&entry.path()).map_err(fail)?;
+        let text = std::str::from_utf8(&bytes).map_err(|_| fail("is not UTF-8".to_owned()))?;
+        let mut imported = read_one(*kind, text, node).map_err(fail)?;
+        if *kind == Kind::Dcgmi {
+            own_node(&mut imported, node, &folder.run.nodes).map_err(fail)?;
+        }
+        found.extend(records(stage, Some(folder), &[(name, bytes, imported)]));
+    }
+    Ok(found)
+}
+
 /// Copies the files below `raw/`, puts the records in the place of those that the stage had, writes the manifest.
 pub(crate) fn keep(
     folder: &Folder,

@@ -530,6 +530,10 @@ fn disbelief(record: &Line<'_>, methodology: &Methodology) -> Option<String> {
             None => format!("metric {} is not in metrics.tsv", &*record.metric),
         });
     };
+    // What another stage is said to have given, no reader of that stage's raw output would ever be asked for.
+    if !record.stage.starts_with("import-") && !metric.is_of(&record.stage) {
+        return Some(format!("stage {} gives no {}: it is of {}", &*record.stage, metric.name, metric.stage));
+    }
     if *record.unit != *metric.unit {
         return Some(format!("unit is {:?} instead of {:?}", &*record.unit, metric.unit));
     }
@@ -557,6 +561,7 @@ fn unknown_stage(stage: &str) -> Option<String> {
     if STAGES.contains(&stage) || OTHER_STAGES.contains(&stage) || stage.starts_with("import-") {
         return None;
     }
+    let stage: &str = &stage.chars().take(64).collect::<String>();
     let near = STAGES.iter().min_by_key(|name| strsim::levenshtein(name, stage)).copied().unwrap_or_default();
     Some(format!("no stage is called {stage:?} (did you mean {near:?}?)"))
 }

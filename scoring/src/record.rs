@@ -544,7 +544,11 @@ fn explain(line: &[u8], error: &serde_json::Error) -> String {
     // What is expected, in words instead of Rust's types.
     let message = message
         .replace("expected f64", "expected a number")
-        .replace("expected u32", "expected a whole number");
+        .replace("expected u32", "expected a whole number")
+        .replace(
+            "data did not match any variant of untagged enum Scalar",
+            "a param must be a text, a number, true or false",
+        );
     format!("not a record: {message} (column {})", error.column())
 }
 

@@ -326,7 +326,8 @@ fn a_bundle_with_anything_around_its_files_is_refused() {
         assert!(text.contains(expected) && text.lines().count() == 1, "{expected}: {text}");
     }
     // Every bit counts, but for the two bytes of the header that say how hard and on what system it was packed.
-    for at in (0..10).chain((10..end).step_by(211)).chain(end - 8..end).filter(|at| ![8, 9].contains(at)) {
+    for at in (0..10).chain((10..end).step_by(end / 25)).chain(end - 8..end).filter(|at| ![8, 9].contains(at))
+    {
         let mut flipped = whole.clone();
         flipped[at] ^= 1;
         let (code, text) = verify(&flipped);
@@ -450,4 +451,36 @@ fn a_figure_that_its_raw_output_does_not_give_is_named() {
         assert_eq!(code, 1, "{name}: {text}");
         assert!(text.contains(expected), "{name}: {text}");
     }
+}
+
+/// The figures of an import come from its files in the folder, with or without `--node`.
+#[test]
+fn an_import_is_read_again_and_a_changed_figure_of_it_is_named() {
+    let (_home, run) = scored();
+    let samples = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/import");
+    let import = |name: &str, more: &[&str]| {
+        let file = samples.join(name);
+        let args =
+            [&["import", file.to_str().unwrap(), "--results", run.to_str().unwrap()][..], more].concat();
+        let args: Vec<&Path> = args.into_iter().map(Path::new).collect();
+        let (code, text) = clustermax(&args);
+        assert_eq!(code, 0, "{name}: {text}");
+    };
+    import("dcgmi4.json", &[]);
+    import("node.prom", &["--node", "n1"]);
+    import("audit.values.json", &[]);
+    import("sacct.txt", &[]);
+    assert!(clustermax(&[path("score"), &run]).0 <= 1);
+    let (code, text) = clustermax(&[path("verify"), &run]);
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains(" of 5 stages were read again from their raw output\n"), "{text}");
+    let file = run.join("records.jsonl");
+    let text = fs::read_to_string(&file).unwrap();
+    let failed =
+        text.lines().find(|line| line.contains("import-dcgmi") && line.contains("\"value\":0.0")).unwrap();
+    fs::write(&file, text.replace(failed, &failed.replace("\"value\":0.0", "\"value\":1.0"))).unwrap();
+    assert!(clustermax(&[path("score"), &run]).0 <= 1);
+    let (code, text) = clustermax(&[path("verify"), &run]);
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("dcgm_diag (n1 g1") && text.contains("is 1, its raw output gives 0"), "{text}");
 }

@@ -99,7 +99,8 @@ impl<'a> Text<'a> {
 
     fn has(&self, pointer: &str) -> bool {
         match self {
-            Self::Json(tree) if pointer.starts_with('/') => tree.has(pointer),
+            // RFC 6901: an empty one is the whole document.
+            Self::Json(tree) => pointer.is_empty() || (pointer.starts_with('/') && tree.has(pointer)),
             Self::Lines(lines) => match pointer.strip_prefix("line:").map(str::parse::<usize>) {
                 Some(Ok(line)) => line >= 1 && line <= *lines,
                 Some(Err(_)) => false,

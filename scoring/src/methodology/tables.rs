@@ -23,7 +23,7 @@ pub struct Listed {
 pub struct Metric {
     /// Name in records.
     pub name: String,
-    /// Stage that writes it; `*` for any.
+    /// Stages that write it, by comma; `*` for any.
     pub stage: String,
     /// Unit in records.
     pub unit: String,
@@ -37,6 +37,13 @@ pub struct Metric {
     pub subject: String,
     /// One clause.
     pub meaning: String,
+}
+
+impl Metric {
+    /// Whether a stage of this name writes it.
+    pub fn is_of(&self, stage: &str) -> bool {
+        self.stage.split(',').map(str::trim).any(|own| own == "*" || own == stage)
+    }
 }
 
 /// One row of `references.tsv`: what a GPU model gives, and what it cannot give.

@@ -333,6 +333,22 @@ fn not_believed(table: &mut Table) {
         rated,
         &[RECORDS, "line 1: gpu_count (n1): its evidence raw/inventory/n1.json has no /rows/99999", again],
     );
+    table.swap(
+        one("line of a JSON document"),
+        (RECORDS, "\"pointer\": \"/rows/0\"", "\"pointer\": \"line:1\""),
+        rated,
+        &[RECORDS, "line 1: gpu_count (n1): its evidence raw/inventory/n1.json has no line:1", again],
+    );
+    table.swap(
+        one("metric of another stage"),
+        (RECORDS, "\"stage\": \"inventory\"", "\"stage\": \"sla\""),
+        rated,
+        &[
+            RECORDS,
+            "line 1: gpu_count (n1): stage sla gives no gpu_count: it is of inventory",
+            "run `clustermax collect sla` again",
+        ],
+    );
     table.row(
         one("more than ten values"),
         |site| {
