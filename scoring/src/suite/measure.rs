@@ -465,7 +465,14 @@ fn look_for_torch(bench: &mut Bench, scratch: &Path) -> Result<Torch, Failure> {
                     return Err(Failure::missing(why));
                 }
                 Err(_) => {
-                    return Err(Failure::missing(format!("the {what} failed: {}", last_words(&bench.log()))));
+                    let mend = match &bench.launch.container {
+                        Some(image) if label == "first" => {
+                            format!("; see that {image} can be started on every node")
+                        }
+                        _ => String::new(),
+                    };
+                    let said = last_words(&bench.log());
+                    return Err(Failure::missing(format!("the {what} failed: {said}{mend}")));
                 }
             };
             if label == "first" { bench.first_container = lines } else { bench.first_step = lines }
