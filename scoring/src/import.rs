@@ -228,13 +228,23 @@ fn recognise(text: &str) -> Result<Kind, String> {
 }
 
 fn read_one(kind: Kind, text: &str, node: Option<&str>) -> Result<Imported, String> {
-    match kind {
+    let imported = match kind {
         Kind::Cmax => cmax::read(text, node),
         Kind::Nhc => nhc::read(text, node),
         Kind::Metrics => metrics::read(text, node),
         Kind::Sacct => sacct::read(text),
         Kind::Dcgmi => dcgmi(text),
+    }?;
+    // All that write lines end each; what a full disk or a broken copy left lacks what comes after it, too.
+    let of_lines = match kind {
+        Kind::Nhc | Kind::Sacct => true,
+        Kind::Metrics => !text.trim_start().starts_with(['{', '[']),
+        Kind::Cmax | Kind::Dcgmi => false,
+    };
+    if of_lines && !text.ends_with('\n') {
+        return Err("ends inside a line, so it was cut short; export it again, whole".to_owned());
     }
+    Ok(imported)
 }
 
 /// JSON, or where it breaks.

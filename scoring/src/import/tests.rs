@@ -131,6 +131,17 @@ fn every_malformed_file_is_a_sentence_with_its_place_and_a_mend() {
         (Kind::Dcgmi, "hello", "no format"),
         (Kind::Nhc, "hello", "no finished run of NHC"),
         (Kind::Nhc, "Health check failed:  check_x:  y", "--node"),
+        (
+            Kind::Nhc,
+            "Nov 30 23:00:03 n1 nhc[771]: Node Health Check completed successfully (2s).",
+            "ends inside a line",
+        ),
+        (Kind::Metrics, "node_uname_info{nodename=\"n1\"} 1", "ends inside a line"),
+        (
+            Kind::Sacct,
+            "JobID|State|AllocTRES|ElapsedRaw|NodeList\n7|COMPLETED|cpu=1|60|n1",
+            "ends inside a line",
+        ),
         (Kind::Metrics, "node_load1 0.5\nwhat is this", "line 2: \"what is this\" is no sample"),
         (Kind::Metrics, "node_load1 0.5", "--node"),
         (Kind::Metrics, "node_uname_info{nodename=\"n1\"} x", "line 1"),
