@@ -141,9 +141,11 @@ pub(super) fn read(raw: &Raw) -> Vec<Record> {
         if !(name.starts_with("rank-") && name.ends_with(".json")) {
             continue;
         }
-        match file.json::<Burnin>() {
+        let text = if file.text.is_empty() { raw.long_text(file) } else { file.text.clone() };
+        match serde_json::from_str::<Burnin>(&text) {
             Ok(document) => read.push((part, file, document)),
-            Err(why) => {
+            Err(error) => {
+                let why = format!("{} is not complete: {error}", file.evidence.file);
                 records.push(raw.missing("burnin_wrong", "", State::Unknown, why).param("file", name).done());
             }
         }

@@ -510,8 +510,11 @@ fn write(path: &Path, value: &impl Serialize) -> Result<(), Failure> {
     })
 }
 
-/// Files that grow with the length of a stage and the number of nodes: gigabytes, of which one is in memory at a time.
-const LONG: &str = "samples";
+/// Files that grow with the length of a stage and the number of nodes, gigabytes in all: one is in memory at a time. What a
+/// burn-in leaves in `part-K/`: a file a node and one a rank.
+fn is_long(stage: &str, name: &str) -> bool {
+    name.ends_with(".samples") || stage == "burnin" && name.starts_with("part-")
+}
 
 /// One raw file with what a record says about it.
 struct RawFile {
@@ -551,7 +554,7 @@ struct Raw {
 }
 
 impl Raw {
-    /// Reads all files of the stage (they are small, but those of [`LONG`]), scrubbing environment dumps first.
+    /// Reads all files of the stage (they are small, but the [long](is_long) ones), scrubbing environment dumps first.
     fn open(folder: Folder, marker: Marker, scrubbed: Scrubbed) -> Result<Self, Failure> {
         let top = folder.raw(&marker.stage);
         let mut files = Vec::new();
@@ -583,7 +586,7 @@ impl Raw {
                     let bytes = scrub(&path, bytes, scrubbed)?;
                     let name = path.strip_prefix(&top).unwrap_or(&path).to_string_lossy().into_owned();
                     let sha256 = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
-                    let long = path.extension().is_some_and(|extension| extension == LONG);
+                    let long = is_long(&marker.stage, &name);
                     files.push(RawFile {
                         evidence: Evidence {
                             file: format!("raw/{}/{name}", marker.stage),
