@@ -551,7 +551,10 @@ fn a_node_left_out_of_run_json_never_lifts_anything() {
     for how in [Damage::Bad, Damage::Unknown] {
         for stage in ["gemm", "audit", "inventory", "storage"] {
             let mut rows = crowded().to_vec();
-            for row in rows.iter_mut().filter(|row| row.subject.get("node") == Some(&json!("n3")) && row.stage == stage) {
+            for row in rows
+                .iter_mut()
+                .filter(|row| row.subject.get("node") == Some(&json!("n3")) && row.stage == stage)
+            {
                 if row.metric != "gpu_count" && row.metric != "gpu_info" {
                     row.value = spoilt(row, how);
                 }
