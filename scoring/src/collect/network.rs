@@ -90,6 +90,9 @@ pub struct Test {
     /// The sender's command line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
+    /// Other pairs that were measured at the same time.
+    #[serde(default)]
+    pub beside: usize,
 }
 
 /// Stage `network`.
@@ -166,6 +169,11 @@ fn one(raw: &Raw, test: &Test) -> Vec<Record> {
             draft.0.value = found.value;
             draft.0.state = found.state;
             draft.0.detail = found.detail;
+            if test.beside > 0 {
+                let beside = format!("beside {} other pairs at the same time", test.beside);
+                draft.0.detail =
+                    Some(draft.0.detail.map_or(beside.clone(), |said| format!("{said}; {beside}")));
+            }
             draft.0.evidence = Some(match found.pointer {
                 Some(pointer) => file.at(pointer),
                 None => file.evidence.clone(),

@@ -1,9 +1,10 @@
-//! Stage `network`: copies inside a node, RDMA and TCP between neighbours. One pair after the other: tests at the same
-//! time would measure each other.
+//! Stage `network`: copies inside a node, RDMA and TCP between neighbours. One pair after the other, as tests at the same
+//! time could measure each other; on large jobs as few pairs at the same time as the stage's length allows.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::ops::Range;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::bench::{Bench, Stop};
@@ -11,8 +12,8 @@ use super::slurm;
 use crate::collect::network::{Outcome, Test, Tool};
 use crate::run;
 
-/// Pairs that are measured at most.
-const PAIRS: usize = 32;
+/// Turns of one pair after the other. Larger jobs measure several pairs in a turn, far from each other in the list of nodes.
+const TURNS: usize = 32;
 /// Kept free before the stage's end, for srun itself.
 const MARGIN: Duration = Duration::from_secs(5);
 
@@ -136,6 +137,15 @@ fn ring(nodes: &[String]) -> Vec<(&str, &str)> {
     (0..count).map(|at| (nodes[at].as_str(), nodes[(at + 1) % nodes.len()].as_str())).collect()
 }
 
+/// Numbers of the pairs of a ring that are measured at the same time, turn by turn: no node is in two of one turn.
+fn turns(pairs: usize) -> Vec<Vec<usize>> {
+    let Some(last) = pairs.checked_sub(1) else { return Vec::new() };
+    // The last pair closes the ring: it shares a node with the first one.
+    let count = (TURNS.min(pairs)..=pairs).find(|count| !last.is_multiple_of(*count) || pairs <= *count);
+    let count = count.unwrap_or(pairs);
+    (0..count).map(|turn| (turn..pairs).step_by(count).collect()).collect()
+}
+
 /// NodeAddr of each node in `scontrol show node --oneliner`.
 fn addresses(shown: &str) -> BTreeMap<String, String> {
     let field = |line: &str, key: &str| {
@@ -181,6 +191,7 @@ fn between(
             file: None,
             code: None,
             command: None,
+            beside: 0,
         },
         server: Vec::new(),
         client: Vec::new(),
@@ -329,13 +340,14 @@ pub fn network(bench: &mut Bench) -> Result<(), Stop> {
     let gid = std::env::var("NCCL_IB_GID_INDEX").ok().filter(|text| text.parse::<u8>().is_ok());
     let pairs = ring(&show);
     let mut jobs: Vec<Job> = Vec::new();
+    // Which jobs each pair has, in their order.
+    let mut of_pair: Vec<Range<usize>> = Vec::new();
+    let turns = turns(pairs.len());
     for (number, (a, b)) in pairs.iter().enumerate() {
-        let mut these = between((a, b), &found, &addresses, (seconds, port(&bench.job.id), gid.as_deref()));
-        if number >= PAIRS {
-            for job in these.iter_mut().filter(|job| job.test.outcome == Outcome::Left) {
-                job.test.why.get_or_insert_with(|| format!("only the first {PAIRS} pairs are measured"));
-            }
-        }
+        // Simulated nodes share a machine, whose ports differ by what runs in the same turn.
+        let port = port(&bench.job.id) + (number / turns.len()) as u32;
+        let these = between((a, b), &found, &addresses, (seconds, port, gid.as_deref()));
+        of_pair.push(jobs.len()..jobs.len() + these.len());
         jobs.extend(these);
     }
     if pairs.is_empty() {
@@ -353,28 +365,49 @@ pub fn network(bench: &mut Bench) -> Result<(), Stop> {
         save(bench, &tests)
     };
     all(&copies, &jobs, bench)?;
-    for at in 0..jobs.len() {
-        let job = &jobs[at];
-        if job.test.outcome != Outcome::Left || job.test.why.is_some() {
-            continue;
+    for turn in &turns {
+        let longest = turn.iter().map(|pair| of_pair[*pair].len()).max().unwrap_or(0);
+        for step in 0..longest {
+            let now = turn.iter().filter_map(|pair| of_pair[*pair].clone().nth(step));
+            let now =
+                now.filter(|at| jobs[*at].test.outcome == Outcome::Left && jobs[*at].test.why.is_none());
+            let now: Vec<usize> = now.collect();
+            together(bench, &mut jobs, &now)?;
+            if !now.is_empty() {
+                all(&copies, &jobs, bench)?;
+            }
         }
-        if !fits(bench, job.limit) {
-            let why = format!("the stage's time was up before this test (it may take {} s)", job.limit);
-            jobs[at].test.why = Some(why);
-            continue;
-        }
-        let (file, command) = (format!("{:03}-{}.out", at, job.test.tool.name()), job.client.join(" "));
-        let code = pair(bench, job, &raw.join(&file))?;
-        let test = &mut jobs[at].test;
-        (test.outcome, test.code, test.file, test.command) =
-            (Outcome::Ran, Some(code), Some(file), Some(command));
-        all(&copies, &jobs, bench)?;
     }
     all(&copies, &jobs, bench)?;
     let mut tests = copies.iter().chain(jobs.iter().map(|job| &job.test));
     if tests.all(|test| test.outcome == Outcome::Unavailable) {
         let why = "no node has a neighbour and nvbandwidth, perftest, ping or iperf3 to measure with";
         return Err(Stop::Unavailable(why.to_owned()));
+    }
+    Ok(())
+}
+
+/// Runs these tests at the same time.
+fn together(bench: &mut Bench, jobs: &mut [Job], now: &[usize]) -> Result<(), Stop> {
+    let mut running = Vec::new();
+    for at in now {
+        let job = &jobs[*at];
+        if !fits(bench, job.limit) {
+            let why = format!("the stage's time was up before this test (it may take {} s)", job.limit);
+            jobs[*at].test.why = Some(why);
+            continue;
+        }
+        let file = format!("{:03}-{}.out", at, job.test.tool.name());
+        let child = bench.spawn(pair(bench, job), Some(&bench.raw().join(&file)))?;
+        running.push((*at, file, child));
+    }
+    let beside = running.len().saturating_sub(1);
+    for (at, file, child) in running {
+        let code = bench.wait(child)?;
+        let command = jobs[at].client.join(" ");
+        let test = &mut jobs[at].test;
+        (test.outcome, test.code, test.file, test.command, test.beside) =
+            (Outcome::Ran, Some(code), Some(file), Some(command), beside);
     }
     Ok(())
 }
@@ -391,6 +424,7 @@ fn on(tool: Tool, node: &str) -> Test {
         file: None,
         code: None,
         command: None,
+        beside: 0,
     }
 }
 
@@ -439,8 +473,8 @@ fn copies(bench: &mut Bench, found: &BTreeMap<String, Node>) -> Result<Vec<Test>
     Ok(tests)
 }
 
-/// Runs one test; its exit code.
-fn pair(bench: &mut Bench, job: &Job, out: &Path) -> Result<i32, Stop> {
+/// The step of one test.
+fn pair(bench: &Bench, job: &Job) -> Command {
     let client = job.test.node.clone();
     let mut step = match &job.test.peer {
         Some(server) if !job.server.is_empty() => {
@@ -458,7 +492,7 @@ fn pair(bench: &mut Bench, job: &Job, out: &Path) -> Result<i32, Stop> {
     };
     // perftest counts GPUs as CUDA does; by PCI address it is the order in which they were listed.
     step.args(&job.client).env("CUDA_DEVICE_ORDER", "PCI_BUS_ID").env("LC_ALL", "C");
-    bench.run(step, Some(out))
+    step
 }
 
 #[cfg(test)]
@@ -555,7 +589,7 @@ mod tests {
         // As iperf3 3.12 -J: exit code 0 whether or not the server was there.
         let client = "if [ -e there ]; then echo measured; else touch there; \
                       echo 'unable to connect to server: Connection refused'; fi";
-        let said = std::process::Command::new("bash")
+        let said = Command::new("bash")
             .args(["-c", PAIR, "pair", "a", "20", "1", "false", "sh", "-c", client])
             .env("SLURMD_NODENAME", "b")
             .current_dir(folder.path())
@@ -571,5 +605,27 @@ mod tests {
         assert_eq!(ring(&names[..1]), []);
         assert_eq!(ring(&names[..2]), [("a", "b")]);
         assert_eq!(ring(&names), [("a", "b"), ("b", "c"), ("c", "a")]);
+    }
+
+    /// The first 32 pairs alone were measured: at 100 nodes 68 had no figure of their way to the next one.
+    #[test]
+    fn every_pair_of_a_large_ring_has_its_turn_and_no_node_is_in_two_at_once() {
+        assert_eq!(turns(0), [] as [Vec<usize>; 0]);
+        assert_eq!(turns(1), [[0]]);
+        for nodes in [3, 4, 31, 32, 33, 34, 64, 65, 100, 1000, 1057, 5000] {
+            let turns = turns(nodes);
+            let mut all: Vec<usize> = turns.iter().flatten().copied().collect();
+            all.sort_unstable();
+            assert_eq!(all, (0..nodes).collect::<Vec<_>>(), "{nodes}");
+            assert!(turns.len() <= TURNS + 2, "{nodes} nodes in {} turns", turns.len());
+            for turn in &turns {
+                let mut seen: Vec<usize> = turn.iter().flat_map(|pair| [*pair, (pair + 1) % nodes]).collect();
+                let ends = seen.len();
+                seen.sort_unstable();
+                seen.dedup();
+                assert_eq!(seen.len(), ends, "{nodes} nodes: {turn:?}");
+                assert!(nodes > TURNS || turn.len() == 1, "{nodes}: one pair after the other");
+            }
+        }
     }
 }
