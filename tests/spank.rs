@@ -544,6 +544,10 @@ fn jobs_hear_of_their_own_hardware_only() {
     );
     assert!(!a.out.contains("second") && a.err.contains("This step is not started here"), "{}", a.err);
     assert_eq!((b.out.as_str(), b.err.as_str()), ("second\n", ""), "b's GPUs are well");
+    // salloc is back before the epilog, which still sees the fault and would drain the node once more.
+    c.wait(30, "both jobs' epilogs are over", || {
+        c.slurm(&["squeue", "-h", "-w", "n1"]).trim().is_empty() && records(&c, "n1").is_empty()
+    });
     c.sim_ok(&["clear"]);
     c.slurm(&["scontrol", "update", "nodename=n1", "state=resume"]);
 
