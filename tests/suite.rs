@@ -189,7 +189,12 @@ fn the_demo_profile_ends_in_a_score_and_a_report() {
         records.iter().filter(|r| r["metric"] == "package_install_seconds" && r["params"]["tool"] == "pip");
     let told = |r: &Value| r["state"] == state && r["detail"].as_str().is_some_and(|d| !d.is_empty());
     assert!(installs.clone().count() > 0 && installs.all(told), "package_install_seconds is {state}");
-    for (metric, right) in [("loss_in_band", 1.0), ("replicas_differing", 0.0), ("checkpoint_wrong", 0.0)] {
+    for (metric, right) in [
+        ("loss_in_band", 1.0),
+        ("ranks_out_of_band", 0.0),
+        ("replicas_differing", 0.0),
+        ("checkpoint_wrong", 0.0),
+    ] {
         let found = records.iter().filter(|r| r["metric"] == metric && r["state"] == "measured");
         assert!(found.clone().count() > 0 && found.clone().all(|r| r["value"] == right), "{metric}");
     }

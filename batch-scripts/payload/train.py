@@ -2,7 +2,8 @@
 
 Every rank has the same shapes, so a rank's compute time between collectives can be compared with the
 others'. Reported: loss a step (it must fall, as its reference curve does), tokens/s by the slowest rank, each
-rank's step and forward times, and whether all ranks ended with the same weights, bit for bit.
+rank's step and forward times, and whether all ranks ended with the same weights, bit for bit. With --alone
+every rank trains the tiny model by itself first: among many ranks a wrong one hardly changes the mean.
 """
 
 import contextlib
@@ -110,12 +111,41 @@ def losses_of(torch, logits, model, y):
     return loss, loss + 0.01 * model.balance()
 
 
+def precision(torch, cuda):
+    """What the forward pass runs in: bf16 on GPUs, fp32 elsewhere."""
+    return torch.autocast("cuda", dtype=torch.bfloat16) if cuda else contextlib.nullcontext()
+
+
+def finite(value):
+    """The number, or None: JSON has no NaN."""
+    return value if math.isfinite(value) else None
+
+
+def alone(torch, args, device, steps):
+    """Loss of each step of the tiny model on this rank only, no collective, the same tokens on every rank."""
+    model = model_of(torch, "tiny", args.model).to(device)
+    corrupted(model, args)
+    optimizer = Optimizer(torch, "tiny", model.parameters())
+    *_, length, batch = SHAPES["tiny"]
+    losses = []
+    for step in range(steps):
+        x, y = (part.to(device) for part in batch_of(torch, batch, length, step, 0))
+        with precision(torch, args.device == "cuda"):
+            loss, total = losses_of(torch, model(x), model, y)
+        optimizer.zero()
+        total.backward()
+        optimizer.step(step)
+        losses.append(finite(float(loss.detach())))
+    return losses
+
+
 def main():
     p = common.parser(__doc__)
     p.add_argument("--shape", choices=sorted(SHAPES), default="")
     p.add_argument("--model", choices=["llama", "moe"], default="llama")
     p.add_argument("--steps", type=int, default=20)
     p.add_argument("--name", default="", help="name of the document (default: train, moe with experts)")
+    p.add_argument("--alone", type=int, default=0, metavar="N", help="first N steps of each rank by itself")
     p.add_argument("--warmup", type=int, default=2, help="first steps that are left out of the times")
     args = p.parse_args()
     if args.steps < args.warmup + 4:
@@ -128,6 +158,8 @@ def main():
     dist = torch.distributed
     cuda = args.device == "cuda"
     device = f"cuda:{torch.cuda.current_device()}" if cuda else "cpu"
+    beat.step("training alone")
+    by_itself = alone(torch, args, device, args.alone)
     shape = args.shape or ("small" if cuda else "tiny")
     _, dim, layers, _, _, _, length, batch = SHAPES[shape]
     model = model_of(torch, shape, args.model).to(device)
@@ -163,7 +195,7 @@ def main():
     step_seconds, forward_seconds, forward_cpu_seconds = [], [], []
 
     def forward(x, y):
-        with torch.autocast("cuda", dtype=torch.bfloat16) if cuda else contextlib.nullcontext():
+        with precision(torch, cuda):
             return losses_of(torch, ddp(x), model, y)
 
     for step in range(args.steps):
@@ -185,9 +217,7 @@ def main():
         forward_cpu_seconds.append(cpu)
         mean = loss.detach().double().reshape(1)
         dist.all_reduce(mean)
-        value = float(mean) / args.ranks
-        # JSON has no NaN.
-        document["loss"].append(value if math.isfinite(value) else None)
+        document["loss"].append(finite(float(mean) / args.ranks))
     rows = [None] * args.ranks
     dist.all_gather_object(
         rows,
@@ -198,6 +228,7 @@ def main():
             "forward_seconds": forward_seconds,
             "forward_cpu_seconds": forward_cpu_seconds,
             "checksum": checksum(torch, model.parameters()),
+            "alone": by_itself,
         },
     )
     document.update(per_rank=rows, nodes=len({r["node"] for r in rows}))

@@ -150,19 +150,26 @@ fn a_training_run_keeps_to_its_reference_and_one_with_a_wrong_rank_does_not() {
     let run = |wrong: &str| {
         trained(|raw| {
             let env = [("CLUSTERMAX_WRONG_RANK", wrong), ("SLURM_CONF", conf.as_str())];
-            assert_eq!(ranks_with(2, raw, "train.py", &["--steps", "20"], &env), [0, 0]);
+            let args = ["--steps", "20", "--alone", "20"];
+            assert_eq!(ranks_with(2, raw, "train.py", &args, &env), [0, 0]);
         })
     };
     let good = run("");
     assert_eq!(one(&good, "loss_in_band", "llama-tiny")["value"], 1.0, "{good:#?}");
     assert!(one(&good, "loss_deviation", "llama-tiny")["value"].as_f64() < Some(0.5), "{good:#?}");
     assert_eq!(one(&good, "replicas_differing", "llama-tiny")["value"], 0.0);
+    assert_eq!(one(&good, "ranks_out_of_band", "llama-tiny")["value"], 0.0);
+    assert!(one(&good, "rank_loss_deviation", "llama-tiny")["value"].as_f64() < Some(0.5), "{good:#?}");
     assert_eq!(one(&good, "tokens_per_second", "llama-tiny")["state"], "measured");
 
     for (wrong, word) in [("1:flip", "did not fall"), ("0:nan", "no number")] {
         let bad = run(wrong);
         let flag = one(&bad, "loss_in_band", "llama-tiny");
         assert_eq!((&flag["value"], &flag["provenance"]), (&Value::from(0.0), &"synthetic".into()), "{flag}");
+        let ranks = one(&bad, "ranks_out_of_band", "llama-tiny");
+        let name = format!("rank {} on ", &wrong[..1]);
+        assert_eq!(ranks["value"], 1.0, "{ranks}");
+        assert!(ranks["detail"].as_str().unwrap().starts_with(&name), "{ranks}");
         let speed = one(&bad, "tokens_per_second", "llama-tiny");
         assert_eq!(speed["state"], "unknown", "{speed}");
         assert!(speed["detail"].as_str().unwrap().contains(word), "{speed}");

@@ -164,6 +164,53 @@ fn ranks_that_end_with_other_weights_void_the_speed() {
     assert!(speed.detail.as_ref().unwrap().contains("not those of the other ranks"), "{speed:?}");
 }
 
+/// What a rank computes wrongly hardly shows in the mean of many: of 16 a flipped one makes 3 %, and bf16 may leave its curve by 10.
+#[test]
+fn one_wrong_rank_of_many_is_found_where_it_trains_alone() {
+    let good = "[5.5458,5.4574,5.3566,5.0581]";
+    let row = |rank: usize, alone: &str| {
+        format!(
+            r#"{{"rank":{rank},"node":"n{}","step_seconds":[9.0,0.2,0.4],"checksum":5,"alone":{alone}}}"#,
+            rank / 8 + 1
+        )
+    };
+    let of = |twelfth: &str| {
+        let rows: Vec<String> =
+            (0..16).map(|rank| row(rank, if rank == 12 { twelfth } else { good })).collect();
+        let base = trained(16, 2, 1000.0);
+        let head = base.split("\"per_rank\"").next().unwrap();
+        format!("{head}\"per_rank\":[{}]}}", rows.join(","))
+    };
+    let read = |text: &str| collected("train", StageState::Done, &[("train.json", text)]);
+    let tiny = [("model", "llama-tiny"), ("dtype", "bf16"), ("ranks", "16"), ("nodes", "2")];
+
+    let (_dir, records) = read(&of(good));
+    assert_eq!(find(&records, "ranks_out_of_band", &tiny).value, Some(0.0));
+    assert_eq!(find(&records, "rank_loss_deviation", &tiny).value, Some(0.0));
+    assert_eq!(find(&records, "tokens_per_second", &[("model", "llama-small")]).state, State::Measured);
+
+    for (bad, word) in
+        [("[5.5458,5.6,5.8,6.9]", "6.9000 against 5.0581"), ("[5.5458,null,null,null]", "no number")]
+    {
+        let (_dir, records) = read(&of(bad));
+        let count = find(&records, "ranks_out_of_band", &tiny);
+        assert_eq!((count.value, count.detail.as_deref()), (Some(1.0), Some("rank 12 on n2")));
+        let off = find(&records, "rank_loss_deviation", &tiny);
+        assert!(off.detail.as_ref().unwrap().contains("rank 12 on n2"), "{off:?}");
+        assert!(off.detail.as_ref().unwrap().contains(word), "{off:?}");
+        let speed = find(&records, "tokens_per_second", &[("model", "llama-small")]);
+        assert_eq!(speed.state, State::Unknown);
+        assert!(speed.detail.as_ref().unwrap().contains("rank 12 on n2"), "{speed:?}");
+    }
+    // A rank that told nothing proves nothing.
+    let (_dir, records) = read(&of("[]"));
+    let none = find(&records, "ranks_out_of_band", &tiny);
+    assert_eq!(
+        (none.state, none.detail.as_deref()),
+        (State::Unknown, Some("rank 12 on n2 did not train alone"))
+    );
+}
+
 const TITAN: &str = r#"{"schema":"clustermax-payload/1","payload":"titan","torchtitan":"0.2.0","model":"llama-3.1-8b","ranks":16,"seq":8192,"batch":1,
 "steps":30,"dtype":"bfloat16","compile":false,"flops_per_token":51471998976.0,"flops_formula":"6 (N - input embedding) + 6 L d s",
 "data":"random weights","started":"2026-11-30T20:00:01Z","command":"python -m torchtitan.train --job.config_file ./titan.toml"}"#;

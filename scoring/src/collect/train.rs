@@ -53,6 +53,9 @@ struct TrainRank {
     forward_cpu_seconds: Vec<f64>,
     /// The bits of its weights after the last step.
     checksum: Option<i64>,
+    /// Loss of each step of the tiny model that the rank trained by itself; null where it was no number.
+    #[serde(default)]
+    alone: Vec<Option<f64>>,
 }
 
 /// Documents of the stage: the measured runs, short ones of the small model that has a reference curve, and those on fewer
@@ -165,6 +168,15 @@ fn losses(raw: &Raw) -> (Vec<Record>, Option<String>) {
                 }
             }
         }
+        if document.per_rank.iter().any(|rank| !rank.alone.is_empty()) {
+            let (made, wrong) = alone(raw, file, &document);
+            records.extend(made.into_iter().map(|(draft, model)| {
+                let mut record = finish(draft);
+                record.params.insert("model".to_owned(), model.into());
+                record
+            }));
+            outside = wrong.or(outside);
+        }
         let sums: Vec<i64> = document.per_rank.iter().filter_map(|rank| rank.checksum).collect();
         if sums.len() == document.per_rank.len() && sums.len() > 1 {
             let bad = loss::differing(&sums);
@@ -190,6 +202,52 @@ fn losses(raw: &Raw) -> (Vec<Record>, Option<String>) {
         );
     }
     (records, outside)
+}
+
+/// Every rank's own loss against the curve of one rank, and what voids the stage's speeds.
+///
+/// In the loss of all ranks a wrong one among N is thinned to a share of 1/N; by itself it stands alone.
+fn alone(raw: &Raw, file: &RawFile, document: &Train) -> (Vec<(Draft, String)>, Option<String>) {
+    let model = format!("{}-tiny", document.model);
+    let (mut wrong, mut worst) = (Vec::new(), None::<(f64, String, String)>);
+    let mut unproven = None;
+    for (at, rank) in document.per_rank.iter().enumerate() {
+        match loss::compare(&model, dtype(&document.dtype), 1, &rank.alone) {
+            Err(why) => unproven = Some(why),
+            Ok(_) if rank.alone.is_empty() => {
+                unproven = Some(format!("rank {} on {} did not train alone", rank.rank, rank.node));
+            }
+            Ok(found) => {
+                let who = format!("rank {} on {}", rank.rank, rank.node);
+                if worst.as_ref().is_none_or(|worst| found.percent > worst.0) {
+                    let place = format!("/per_rank/{at}/alone/{}", found.step);
+                    worst = Some((found.percent, place, format!("{who}, {}", found.said)));
+                }
+                if !found.inside {
+                    wrong.push(who);
+                }
+            }
+        }
+    }
+    let metrics = [("rank_loss_deviation", "percent"), ("ranks_out_of_band", "")];
+    let (percent, place, said) = match (unproven, worst) {
+        (None, Some(worst)) => worst,
+        (why, _) => {
+            let why = why.unwrap_or_else(|| "no rank trained alone".to_owned());
+            let missing =
+                |(metric, unit): (&str, &str)| raw.missing(metric, unit, State::Unknown, why.as_str());
+            return (metrics.map(|metric| (missing(metric), model.clone())).into(), None);
+        }
+    };
+    let [deviation, count] = [percent, wrong.len() as f64];
+    let deviation = raw.measured(metrics[0].0, metrics[0].1, deviation, file.at(place)).detail(said);
+    let count = raw.measured(metrics[1].0, metrics[1].1, count, file.at("/per_rank"));
+    if wrong.is_empty() {
+        return (vec![(deviation, model.clone()), (count, model)], None);
+    }
+    let named = wrong.join(", ");
+    let void = format!("{model} trained alone left its reference on {named}");
+    (vec![(deviation, model.clone()), (count.detail(named), model)], Some(void))
 }
 
 fn training(raw: &Raw, name: &str, kind: &str, outside: Option<&str>) -> Vec<Record> {

@@ -226,6 +226,7 @@ pub static STAGES: &[Stage] = &[
         success: &[
             ("tokens_per_second", "measured"),
             ("loss_in_band", "= 1"),
+            ("ranks_out_of_band", "= 0"),
             ("replicas_differing", "= 0"),
             ("stragglers", "= 0"),
         ],
