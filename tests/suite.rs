@@ -133,10 +133,25 @@ fn nccl_tests_ran(results: &Path, records: &[Value]) {
     assert_eq!(raw.map(name).filter(of_sweep).count(), 16, "NCCL's log is a file a process");
 }
 
+/// One stage by its own script from the archive, with nothing set and nothing of ours in PATH: Slurm runs a copy of the script, which
+/// finds the program all the same.
+fn a_stage_by_its_own_script(c: &Cluster, prefix: &Path) {
+    let log = c.scratch().join("stage.log");
+    let (script, out) = (prefix.join("batch-scripts/inventory.sbatch"), log.display().to_string());
+    let words =
+        ["sbatch", "--wait", "-N", "2", "-o", &out, &script.display().to_string(), "--profile", "demo"];
+    let mut command = c.user_command(&words);
+    let said = run(command.env("PATH", "/usr/bin:/bin").current_dir(c.scratch()));
+    let text = std::fs::read_to_string(&log).unwrap_or_default();
+    assert_eq!(said.code, 0, "{}\n{text}", said.err);
+    assert!(text.contains("inventory: done"), "{text}");
+}
+
 #[test]
 fn the_demo_profile_ends_in_a_score_and_a_report() {
     let c = Cluster::up(&["--nodes", "2", "--enforcement", "enforce"]);
     let prefix = portable(&c);
+    a_stage_by_its_own_script(&c, &prefix);
     nccl_tests(&c);
     let (results, log) = (c.scratch().join("results"), c.scratch().join("log"));
     let said = submit(&c, &prefix, &log, &["--profile", "demo", "--results", &results.display().to_string()]);

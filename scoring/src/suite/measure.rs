@@ -414,7 +414,7 @@ fn parts(prefix: Option<&Path>, job: &Job) -> Result<PathBuf, Failure> {
         });
     }
     let set = std::env::var_os("CLUSTERMAX_PREFIX").filter(|dir| !dir.is_empty()).map(PathBuf::from);
-    let script = job.script.as_deref().and_then(slurm::script_folder).map(Path::to_owned);
+    let script = job.script.as_deref().and_then(Path::parent).map(Path::to_owned);
     // target/debug/clustermax, PREFIX/bin/clustermax, PREFIX/clustermax.
     let exe = std::env::current_exe().ok();
     let above = exe.iter().flat_map(|exe| exe.ancestors().skip(1).take(3)).map(Path::to_owned);

@@ -403,6 +403,27 @@ mod tests {
     }
 
     #[test]
+    fn every_stage_has_a_script_of_its_own_and_they_differ_in_its_name_only() {
+        let folder = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../batch-scripts"));
+        let read = |name: &str| std::fs::read_to_string(folder.join(format!("{name}.sbatch"))).unwrap();
+        let plain = |name: &str| -> Vec<String> {
+            let text = read(name);
+            assert!(text.ends_with(&format!("\nexec clustermax stage {name} \"$@\"\n")), "{text}");
+            let about = format!("# Stage {name}: ");
+            let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with(&about)).collect();
+            assert_eq!(lines.len() + 1, text.lines().count(), "{name}.sbatch says once what it measures");
+            lines.iter().map(|line| line.replace(name, "STAGE")).collect()
+        };
+        let scripts = std::fs::read_dir(folder).unwrap().flatten();
+        let count =
+            scripts.filter(|entry| entry.path().extension().is_some_and(|end| end == "sbatch")).count();
+        assert_eq!(count, STAGES.len());
+        for stage in STAGES {
+            assert_eq!(plain(stage.name), plain("gemm"), "{}", stage.name);
+        }
+    }
+
+    #[test]
     fn a_longer_profile_never_leaves_out_a_stage() {
         for stage in STAGES {
             for pair in Profile::value_variants().windows(2) {

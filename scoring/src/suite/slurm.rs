@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -244,12 +244,6 @@ pub fn output(program: impl AsRef<std::ffi::OsStr>, args: &[&str], limit: Durati
     }
 }
 
-/// Where the suite was submitted from, as the folder of a batch script: Slurm runs a copy from its spool folder.
-pub fn script_folder(script: &Path) -> Option<&Path> {
-    let folder = script.parent()?;
-    Some(if folder.ends_with("stages") { folder.parent()? } else { folder })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -292,19 +286,10 @@ mod tests {
         for (command, expected) in [
             ("/p/clustermax-suite.sh", Some("/p/clustermax-suite.sh")),
             ("/p q/clustermax-suite.sh --profile demo", Some("/p q/clustermax-suite.sh")),
-            ("/p/stages/gemm.sbatch --deadline 5", Some("/p/stages/gemm.sbatch")),
+            ("/p/gemm.sbatch --deadline 5", Some("/p/gemm.sbatch")),
             ("(null)", None),
         ] {
             assert_eq!(script(command), expected.map(PathBuf::from), "{command}");
         }
-    }
-
-    #[test]
-    fn a_stage_script_belongs_to_the_folder_above() {
-        assert_eq!(
-            script_folder(Path::new("/p/batch-scripts/stages/gemm.sbatch")),
-            Some(Path::new("/p/batch-scripts"))
-        );
-        assert_eq!(script_folder(Path::new("/p/clustermax-suite.sh")), Some(Path::new("/p")));
     }
 }
