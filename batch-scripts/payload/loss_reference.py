@@ -38,7 +38,7 @@ def main() -> None:
     p.add_argument("--shape", choices=sorted(train.SHAPES), default="tiny")
     p.add_argument("--model", choices=["llama", "moe"], default="llama")
     p.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 64])
-    p.add_argument("--steps", type=int, default=20)
+    p.add_argument("--steps", type=int, default=10)
     p.add_argument("--bf16", action="store_true")
     args = p.parse_args()
     import torch

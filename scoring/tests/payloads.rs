@@ -150,7 +150,7 @@ fn a_training_run_keeps_to_its_reference_and_one_with_a_wrong_rank_does_not() {
     let run = |wrong: &str| {
         trained(|raw| {
             let env = [("CLUSTERMAX_WRONG_RANK", wrong), ("SLURM_CONF", conf.as_str())];
-            let args = ["--steps", "20", "--alone", "20"];
+            let args = ["--steps", "20", "--alone", "10"];
             assert_eq!(ranks_with(2, raw, "train.py", &args, &env), [0, 0]);
         })
     };

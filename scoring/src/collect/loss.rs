@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 pub struct Curve {
     /// Largest deviation that is allowed, percent of the reference.
     pub band: f64,
-    /// Loss of each step.
+    /// Loss of each of the first steps; later ones depend on the last digits.
     pub losses: Vec<f64>,
 }
 
@@ -99,11 +99,12 @@ mod tests {
     fn the_packaged_curves_are_whole_and_fall() {
         assert!(CURVES.len() >= 32, "{}", CURVES.len());
         for (key, curve) in &*CURVES {
-            assert_eq!(curve.losses.len(), 20, "{key:?}");
+            assert_eq!(curve.losses.len(), 10, "{key:?}");
             // 256 tokens that are equally likely: ln 256 = 5.545.
             assert!((curve.losses[0] - 5.545).abs() < 0.1, "{key:?}: {}", curve.losses[0]);
-            assert!(curve.losses[19] < curve.losses[0] - 1.0, "{key:?}");
-            assert!(curve.band > 0.0 && curve.band <= 30.0, "{key:?}");
+            assert!(curve.losses[9] < curve.losses[0] - 1.0, "{key:?}");
+            // A wrong rank by itself makes 35 % at least.
+            assert!(curve.band > 0.0 && curve.band <= 5.0, "{key:?}");
         }
         for ranks in [1, 2, 4, 8] {
             for (model, dtype) in [("llama-tiny", "fp32"), ("moe-tiny", "fp32"), ("llama-tiny", "bf16")] {

@@ -44,7 +44,7 @@ pub fn train(bench: &mut Bench) -> Result<(), Stop> {
         ["--model", model, "--steps", &steps.to_string()].map(str::to_owned).into()
     };
     for model in ["llama", "moe"] {
-        let alone = ["--alone", "20"].map(str::to_owned);
+        let alone = ["--alone", "10"].map(str::to_owned);
         bench.payload("train.py", &[&args(model, steps)[..], &alone[..]].concat())?;
     }
     let cuda = bench.torch.device == Device::Cuda;
@@ -55,7 +55,7 @@ pub fn train(bench: &mut Bench) -> Result<(), Stop> {
             let more = ["--shape", "tiny", "--name", name].map(str::to_owned);
             let count = compared(all.len(), bench.ranks_per_node(), &crate::collect::loss::ranks());
             let few = all.get(..count).unwrap_or(&all).to_vec();
-            bench.payload_on(&few, "train.py", &[&args(model, 20)[..], &more[..]].concat())?;
+            bench.payload_on(&few, "train.py", &[&args(model, 10)[..], &more[..]].concat())?;
         }
     }
     let (titan, smaller) = length(bench.profile);
