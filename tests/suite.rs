@@ -145,6 +145,9 @@ fn a_stage_by_its_own_script(c: &Cluster, prefix: &Path) {
     let text = std::fs::read_to_string(&log).unwrap_or_default();
     assert_eq!(said.code, 0, "{}\n{text}", said.err);
     assert!(text.contains("inventory: done"), "{text}");
+    assert!(text.contains("success  gpu_missing = 0 on every node: "), "{text}");
+    // Its figures, and not 187 criteria that one stage leaves unknown.
+    assert!(text.contains("\n[inventory]\n") && !text.contains("ClusterMAX for Slurm: "), "{text}");
 }
 
 #[test]
@@ -162,6 +165,7 @@ fn the_demo_profile_ends_in_a_score_and_a_report() {
     let place = |part: &str| text.find(part).unwrap_or_else(|| panic!("no {part:?} in {text}"));
     assert!(place("gemm: at most") < place("success  gemm_wrong = 0"), "{text}");
     assert!(place("success  gemm_wrong = 0") < place("gemm: done in"), "{text}");
+    assert!(place("gemm: done in") < place("success  gemm_wrong = 0: yes, 2 values"), "{text}");
     assert!(place("needs    fio; without: unavailable") < place("storage: done in"), "{text}");
     documents_keep_their_schemas(&c, &results);
     // The raw output of every stage gives the same records once more.

@@ -99,6 +99,26 @@ pub fn methodology(data: Option<&Path>) -> Result<Methodology, Failure> {
 /// # Errors
 /// Bad input (2) or a folder that cannot be written (2).
 pub fn run(args: &Args) -> Result<u8, Failure> {
+    let written = write(args)?;
+    report::print(if args.json { &written.score } else { &written.text })?;
+    Ok(if written.evaluation.rating.is_rated() { 0 } else { 1 })
+}
+
+/// What [`write()`] made.
+pub struct Written {
+    /// What was found.
+    pub evaluation: Evaluation,
+    /// `score.json`
+    pub score: String,
+    /// `report.txt`
+    pub text: String,
+}
+
+/// Scores a run and writes its files; what is wrong with its records goes to stderr. `json` is not looked at.
+///
+/// # Errors
+/// As [`run`].
+pub fn write(args: &Args) -> Result<Written, Failure> {
     let evaluation = Evaluation::of(&args.dir, args.data.as_deref(), args.evidence.as_deref())?;
     let out = args.out.as_deref().unwrap_or(&args.dir);
     let score = to_json(&evaluation);
@@ -120,8 +140,7 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
     for one in loaded_flaws(&evaluation).into_iter().chain(not_believed(&evaluation)) {
         eprintln!("clustermax: {}", report::plain(&one));
     }
-    report::print(if args.json { &score } else { &text })?;
-    Ok(if evaluation.rating.is_rated() { 0 } else { 1 })
+    Ok(Written { evaluation, score, text })
 }
 
 /// Statements that count for nothing, and why.

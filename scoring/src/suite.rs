@@ -22,6 +22,7 @@ pub mod slurm;
 pub mod stages;
 pub mod storage;
 pub mod stuck;
+pub mod success;
 pub mod train;
 
 use std::path::{Path, PathBuf};

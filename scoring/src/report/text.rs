@@ -24,6 +24,15 @@ pub fn render(evaluation: &Evaluation) -> String {
     out
 }
 
+/// Only the figures, with what may mislead about them.
+pub fn figures(evaluation: &Evaluation) -> String {
+    let mut out = String::new();
+    guards(evaluation, &mut out);
+    measured(evaluation, &mut out);
+    line(&mut out, "");
+    out
+}
+
 // Writing to a String cannot fail, so the results of write! are dropped.
 fn line(out: &mut String, text: &str) {
     let _ = writeln!(out, "{}", text.trim_end());

@@ -13,11 +13,11 @@ use super::lock::Lock;
 use super::plan::{self, Profile, Stage, length};
 use super::progress::Progress;
 use super::slurm::Job;
-use super::{RunArgs, collectives, launch, lifecycle, selected, slurm, stuck};
+use super::{RunArgs, collectives, launch, lifecycle, selected, slurm, stuck, success};
 use crate::collect::{self, StageState};
 use crate::report::guards::where_text;
 use crate::run::Folder;
-use crate::{Failure, accept, record, score};
+use crate::{Failure, accept, record, report, score};
 
 fn say(text: impl std::fmt::Display) {
     let now = jiff::Zoned::now();
@@ -127,6 +127,7 @@ pub fn measure(args: &RunArgs) -> Result<u8, Failure> {
             .map_err(|error| Failure::input(format!("cannot write below {}: {error}", folder.display())))?;
     }
 
+    let alone = stages.len() == 1 && args.resume.is_none() && args.profile != Profile::Acceptance;
     let mut failed = false;
     let mut todo = Vec::new();
     for stage in stages {
@@ -187,7 +188,12 @@ pub fn measure(args: &RunArgs) -> Result<u8, Failure> {
         let line = one_stage(&mut bench, limit, &mut failed)?;
         progress.end(stage.name);
         say(format!("[{}/{count}] {}: {line}", number + 1, stage.name));
-        for sentence in guards(&results, stage.name) {
+        let records = records_of(&results, stage.name);
+        for line in success::lines(stage, &records) {
+            say(line);
+        }
+        // At once: the run goes on, and whoever reads along may end it.
+        for sentence in collect::guards::sentences(&records) {
             say(format!("may mislead: {sentence}"));
         }
     }
@@ -198,8 +204,14 @@ pub fn measure(args: &RunArgs) -> Result<u8, Failure> {
 
     say("scoring");
     let args = score::Args { dir: results, evidence: None, json: false, out: None, data: None };
-    // 1 is an answer: no rating can be given, and the report says why.
-    score::run(&args)?;
+    let written = score::write(&args)?;
+    // Of one stage its figures are of interest, not that everything else is unknown.
+    if alone {
+        report::print(&report::text::figures(&written.evaluation))?;
+        say(format!("`clustermax score {}` rates what was seen", args.dir.display()));
+    } else {
+        report::print(&written.text)?;
+    }
     if args.dir.join(accept::FILE).is_file() {
         say("acceptance");
         let args = accept::Args { dir: args.dir, contract: None, json: false, data: None };
@@ -209,15 +221,9 @@ pub fn measure(args: &RunArgs) -> Result<u8, Failure> {
     Ok(u8::from(failed))
 }
 
-/// What the guards of a stage found, said at once: the run goes on, and whoever reads along may end it.
-fn guards(results: &Path, stage: &str) -> Vec<String> {
-    if !matches!(stage, "preflight" | "collectives" | "storage") {
-        return Vec::new();
-    }
+fn records_of(results: &Path, stage: &str) -> Vec<record::Record> {
     let Ok(reader) = record::Reader::open(&results.join("records.jsonl"), None) else { return Vec::new() };
-    let records: Vec<_> =
-        reader.flatten().map(|(_, record)| record).filter(|record| record.stage == stage).collect();
-    collect::guards::sentences(&records)
+    reader.flatten().map(|(_, record)| record).filter(|record| record.stage == stage).collect()
 }
 
 fn check_readable(path: &Path) -> Result<(), Failure> {
