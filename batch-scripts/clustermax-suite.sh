@@ -20,6 +20,7 @@ export CMX_BEGIN=${EPOCHREALTIME/,/.}
 # A job may come without any (sbatch --export=NONE): what stands in PATH goes first.
 export PATH=${PATH:+$PATH:}/usr/local/bin:/usr/bin:/bin:/opt/slurm/bin
 
+unset POSIXLY_CORRECT # squeue would refuse its options
 # Slurm runs a copy of this script from its spool folder, so $0 says nothing there. What was submitted, Slurm remembers.
 script=$0
 if [[ -n ${SLURM_JOB_ID:-} ]]; then

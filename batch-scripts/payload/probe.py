@@ -26,7 +26,7 @@ def main():
     begin = time.perf_counter()
     try:
         import torch
-    except Exception as error:  # a broken install fails in many ways, all mean: no torch
+    except (Exception, SystemExit) as error:  # a broken install fails in many ways, all mean: no torch
         document.update(
             torch=None,
             complete=True,

@@ -309,7 +309,7 @@ pub enum Error {
         line: u64,
     },
     /// A line that is no record.
-    #[error("{}: line {line}: {what}; run `clustermax collect` for that stage again", path.display())]
+    #[error("{}: line {line}: {what}; take it out and run `clustermax suite collect`, which reads every raw output again", path.display())]
     Line {
         /// The file.
         path: PathBuf,

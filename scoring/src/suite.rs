@@ -59,7 +59,7 @@ enum SuiteCommand {
     /// How far a run has come, what is missing and why
     #[command(after_help = "Exit code: 0 complete, 1 not, 2 no results folder.")]
     Status(StatusArgs),
-    /// Submit the rest of a run, to the same nodes
+    /// Submit the rest of a run, to the same nodes, with the same container, modules or Python, and this shell's environment
     Resume(ResumeArgs),
     /// Read the raw output of every stage again
     Collect(CollectArgs),
@@ -107,6 +107,31 @@ pub struct RunArgs {
     /// /etc/clustermax/clustermax.toml]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+}
+
+impl RunArgs {
+    /// The options that the rest of this run needs again, from wherever it is resumed. `from` is the folder that it was submitted
+    /// from. Not among them: which stages were asked for, since all that the profile lacks is resumed.
+    fn again(&self, from: &Path) -> Vec<String> {
+        let whole = |path: &PathBuf| from.join(path).display().to_string();
+        let launch = &self.launch;
+        // An image in the folder of submission is a path; any other is a name or an address.
+        let image = launch.container.as_ref().map(|image| {
+            if from.join(image).exists() { from.join(image).display().to_string() } else { image.clone() }
+        });
+        let modules = Some(launch.modules.join(",")).filter(|modules| !modules.is_empty());
+        let options = [
+            ("--deadline", self.deadline.map(|seconds| seconds.to_string())),
+            ("--python", self.python.as_ref().map(whole)),
+            ("--container", image),
+            ("--container-mounts", launch.container_mounts.clone()),
+            ("--module", modules),
+            ("--venv", launch.venv.as_ref().map(whole)),
+            ("--prefix", self.prefix.as_ref().map(whole)),
+            ("--config", self.config.as_ref().map(whole)),
+        ];
+        options.into_iter().filter_map(|(name, value)| Some([name.to_owned(), value?])).flatten().collect()
+    }
 }
 
 /// `clustermax suite plan`
@@ -232,8 +257,10 @@ fn resume(args: &ResumeArgs) -> Result<u8, Failure> {
     let folder = Folder::open(&args.dir)?;
     let dir = args.dir.canonicalize().unwrap_or_else(|_| args.dir.clone());
     let progress = Progress::read(&dir);
-    let script = progress.as_ref().and_then(|progress| progress.script.clone()).filter(|path| path.is_file());
-    let script = script.or_else(crate::run::suite_script).ok_or_else(|| {
+    // Also where a stage's own script began it.
+    let beside = |script: PathBuf| script.with_file_name("clustermax-suite.sh");
+    let script = progress.as_ref().and_then(|progress| progress.script.clone()).map(beside);
+    let script = script.filter(|path| path.is_file()).or_else(crate::run::suite_script).ok_or_else(|| {
         Failure::missing(format!(
             "clustermax-suite.sh cannot be found; submit it yourself: sbatch -w {} clustermax-suite.sh --profile {} --resume {}",
             folder.run.nodes.join(","),
@@ -265,6 +292,7 @@ fn resume(args: &ResumeArgs) -> Result<u8, Failure> {
     if let Some(by) = folder.run.shrink {
         sbatch.arg(format!("--shrink={by}"));
     }
+    sbatch.args(progress.iter().flat_map(|progress| &progress.options));
     let shown: Vec<String> = std::iter::once(sbatch.get_program())
         .chain(sbatch.get_args())
         .map(|word| word.to_string_lossy().into_owned())
@@ -325,6 +353,38 @@ fn write_document(path: &Path, value: &impl serde::Serialize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_resumed_run_measures_with_the_same_container_modules_or_python() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            run: RunArgs,
+        }
+        let from = tempfile::tempdir().unwrap();
+        std::fs::write(from.path().join("torch.sqsh"), "").unwrap();
+        let again = |words: &str| {
+            let words = std::iter::once("x").chain(words.split_whitespace());
+            let line = <Line as clap::Parser>::try_parse_from(words).unwrap();
+            line.run.again(from.path()).join(" ")
+        };
+        let here = from.path().display();
+        for (given, expected) in [
+            ("--profile smoke --stages gemm --results r", String::new()),
+            (
+                "--container nvcr.io#nvidia/pytorch:25.09-py3 --container-mounts /a:/b",
+                "--container nvcr.io#nvidia/pytorch:25.09-py3 --container-mounts /a:/b".to_owned(),
+            ),
+            ("--container torch.sqsh", format!("--container {here}/torch.sqsh")),
+            ("--module cuda/12,nccl --deadline 30", "--deadline 30 --module cuda/12,nccl".to_owned()),
+            (
+                "--venv env --prefix /p --config c.toml",
+                format!("--venv {here}/env --prefix /p --config {here}/c.toml"),
+            ),
+        ] {
+            assert_eq!(again(given), expected);
+        }
+    }
 
     #[test]
     fn stages_are_chosen_by_name_in_the_suites_order() {

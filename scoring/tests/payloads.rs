@@ -37,6 +37,21 @@ fn json(path: &Path) -> Value {
 }
 
 #[test]
+fn a_module_called_torch_that_ends_the_interpreter_is_named() {
+    let (out, path) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    std::fs::write(path.path().join("torch.py"), "raise SystemExit('not the torch you want')\n").unwrap();
+    let status = Command::new("/usr/bin/python3")
+        .args(["-B".as_ref(), payload("probe.py").as_os_str(), "--out".as_ref(), out.path().as_os_str()])
+        .env("PYTHONPATH", path.path())
+        .stderr(Stdio::null())
+        .status()
+        .unwrap();
+    assert_eq!(status.code(), Some(3));
+    let detail = json(&out.path().join("probe.json"))["detail"].to_string();
+    assert!(detail.contains("cannot import torch (SystemExit: not the torch you want)"), "{detail}");
+}
+
+#[test]
 fn a_checkpoint_goes_to_the_folder_and_comes_back_bit_for_bit() {
     let out = tempfile::tempdir().unwrap();
     let folder = out.path().join("work");

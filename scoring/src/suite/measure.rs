@@ -157,7 +157,9 @@ pub fn measure(args: &RunArgs) -> Result<u8, Failure> {
         ));
     }
 
-    let mut progress = Progress::new(&bench, &begun.run, todo.iter().map(|stage| (stage.name, limit(stage))));
+    let again = args.again(&bench.job.submitted_from);
+    let mut progress =
+        Progress::new(&bench, &begun.run, again, todo.iter().map(|stage| (stage.name, limit(stage))));
     let count = todo.len();
     for (number, stage) in todo.into_iter().enumerate() {
         bench.stage = stage;

@@ -38,6 +38,9 @@ pub struct Progress {
     /// The batch script.
     #[serde(default)]
     pub script: Option<PathBuf>,
+    /// Options of `clustermax suite run` that the rest of the run needs again: container, modules, Python ...
+    #[serde(default)]
+    pub options: Vec<String>,
     /// The stage that runs.
     pub running: Option<Running>,
     /// Stages that are left, the running one first, each with its longest time in seconds.
@@ -63,7 +66,12 @@ fn epoch() -> u64 {
 
 impl Progress {
     /// Of a run that is about to start.
-    pub fn new<'a>(bench: &Bench, run: &str, todo: impl Iterator<Item = (&'a str, u32)>) -> Self {
+    pub fn new<'a>(
+        bench: &Bench,
+        run: &str,
+        options: Vec<String>,
+        todo: impl Iterator<Item = (&'a str, u32)>,
+    ) -> Self {
         let progress = Self {
             schema: SCHEMA.to_owned(),
             run: run.to_owned(),
@@ -71,6 +79,7 @@ impl Progress {
             partition: bench.job.partition.clone(),
             gres: bench.job.gres.clone(),
             script: bench.job.script.clone(),
+            options,
             running: None,
             todo: todo.map(|(stage, limit)| (stage.to_owned(), limit)).collect(),
             path: bench.results.join(FILE),

@@ -211,6 +211,8 @@ pub fn output(program: impl AsRef<std::ffi::OsStr>, args: &[&str], limit: Durati
     let mut child = Command::new(program)
         .args(args)
         .env("SLURM_TIME_FORMAT", "%s")
+        // squeue would take `-j 5 -o %o` for bad usage.
+        .env_remove("POSIXLY_CORRECT")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())

@@ -74,7 +74,11 @@ pub fn imports(table: &mut Table) {
         one("into records that are broken"),
         (RECORDS, "{\"schema\"", "{schema"),
         (&["import", "--results", "run", NHC], 2),
-        &[RECORDS, "line 1: not a record", "run `clustermax collect` for that stage again"],
+        &[
+            RECORDS,
+            "line 1: not a record",
+            "take it out and run `clustermax suite collect`, which reads every raw output again",
+        ],
     );
 
     table.row(

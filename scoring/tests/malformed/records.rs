@@ -5,7 +5,7 @@ use std::fs;
 use crate::{RECORDS, RUN, SCORE, SCORED, Site, Table};
 
 pub fn records(table: &mut Table) {
-    let again = "run `clustermax collect` for that stage again";
+    let again = "take it out and run `clustermax suite collect`, which reads every raw output again";
     let one = |name| ("records", name);
     let bad = (SCORE, 2);
     table.row(
