@@ -424,7 +424,9 @@ fn a_stopped_rank_is_named_and_a_killed_run_goes_on_with_a_node_drained() {
         .arg("-c")
         .arg(format!("{} suite resume {folder} --dry-run", program("clustermax").display())));
     assert_eq!(plan.code, 0, "{}", plan.err);
-    assert!(plan.out.contains("--nodelist=n1,n2") && plan.out.contains("--resume"), "{}", plan.out);
+    for word in ["--nodelist=n1,n2", "--resume", "clustermax-suite.sh", "--prefix"] {
+        assert!(plan.out.contains(word), "no {word} in {}", plan.out);
+    }
 }
 
 fn browser_shows(report: &Path) {
