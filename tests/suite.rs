@@ -282,6 +282,13 @@ fn the_demo_profile_ends_in_a_score_and_a_report() {
     let text = std::fs::read_to_string(&log).unwrap_or_default();
     assert_eq!(said.code, 2, "{text}");
     assert!(text.contains("another"), "{text}");
+
+    // A Python that was asked for and is none ends the job at once: hours without torch would be a surprise.
+    let log = c.scratch().join("no-python.log");
+    let said = submit(&c, &prefix, &log, &["--python", "/usr/bin/true"]);
+    let text = std::fs::read_to_string(&log).unwrap_or_default();
+    assert_eq!(said.code, 3, "{text}");
+    assert!(text.starts_with("clustermax: /usr/bin/true cannot be run as an interpreter"), "{text}");
 }
 
 /// What only a run writes, by the published schemas; nothing where Python has no jsonschema.

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -90,7 +91,8 @@ pub fn measure(args: &RunArgs) -> Result<u8, Failure> {
         deadline: Instant::now() + PROBE,
         job,
     };
-    bench.torch = look_for_torch(&mut bench, scratch.path())?;
+    let asked = args.python.is_some() || !args.launch.modules.is_empty() || args.launch.venv.is_some();
+    bench.torch = look_for_torch(&mut bench, scratch.path(), asked)?;
 
     let (begun, results) = begin_run(args, &bench.job, &bench.torch)?;
     if bench.launch.container.is_some() {
@@ -456,7 +458,7 @@ const PROBE: Duration = Duration::from_secs(900);
 
 /// What the interpreter can measure. Not as a step: the first step of the job is what the stage lifecycle measures. In a
 /// container it must be one, so that first step is taken before.
-fn look_for_torch(bench: &mut Bench, scratch: &Path) -> Result<Torch, Failure> {
+fn look_for_torch(bench: &mut Bench, scratch: &Path, asked: bool) -> Result<Torch, Failure> {
     if bench.launch.container.is_some() {
         bench.stage = plan::stage("lifecycle").unwrap_or(bench.stage);
         fs::create_dir_all(bench.raw()).map_err(|error| {
@@ -496,22 +498,30 @@ fn look_for_torch(bench: &mut Bench, scratch: &Path) -> Result<Torch, Failure> {
         words.extend(bench.launch.enter(&[scratch, &bench.parts], &bench.parts));
     }
     words.extend(bench.launch.words(&bench.python));
-    Ok(probe(&words, &bench.python, &bench.parts, scratch))
+    let (found, answered) = probe(&words, &bench.python, &bench.parts, scratch);
+    match &found.missing {
+        // What was asked for is right or an error: hours without torch would be a surprise.
+        Some(why) if !answered && asked => Err(Failure::missing(why.clone())),
+        _ => Ok(found),
+    }
 }
 
-fn probe(words: &[String], python: &Path, parts: &Path, scratch: &Path) -> Torch {
+/// What the interpreter can measure, and whether it started at all.
+fn probe(words: &[String], python: &Path, parts: &Path, scratch: &Path) -> (Torch, bool) {
     let none = |why: String| Torch { missing: Some(why), device: Device::Cpu, gpus: 0 };
     let (script, out) = (parts.join("payload/probe.py").display().to_string(), scratch.display().to_string());
     let mut args: Vec<&str> = words.iter().skip(1).map(String::as_str).collect();
     args.extend([script.as_str(), "--out", &out]);
     let program = words.first().map_or("", String::as_str);
     let limit = if program == "srun" { PROBE } else { Duration::from_secs(180) };
-    let said = slurm::output(program, &args, limit);
+    let errors = scratch.join("probe.err");
+    let stderr = fs::File::create(&errors).map_or_else(|_| Stdio::null(), Stdio::from);
+    let said = slurm::output_and(program, &args, limit, stderr);
     if let Some(said) = said {
         let words: Vec<&str> = said.lines().last().unwrap_or_default().split_whitespace().collect();
         if let [device, gpus] = words[..] {
             let device = if device == "cuda" { Device::Cuda } else { Device::Cpu };
-            return Torch { missing: None, device, gpus: gpus.parse().unwrap_or(0) };
+            return (Torch { missing: None, device, gpus: gpus.parse().unwrap_or(0) }, true);
         }
     }
     let written = fs::read_to_string(scratch.join("probe.json")).ok();
@@ -519,9 +529,18 @@ fn probe(words: &[String], python: &Path, parts: &Path, scratch: &Path) -> Torch
         let document: serde_json::Value = serde_json::from_str(&text).ok()?;
         Some(document.get("detail")?.as_str()?.to_owned())
     });
-    none(detail.unwrap_or_else(|| {
-        format!("{} cannot be run as an interpreter; choose another with --python", python.display())
-    }))
+    match detail {
+        Some(detail) => (none(detail), true),
+        None if errors.metadata().is_ok_and(|file| file.len() > 0) => {
+            let said = last_words(&errors);
+            (none(format!("{} did not start as an interpreter: {said}", python.display())), false)
+        }
+        None => {
+            let why =
+                format!("{} cannot be run as an interpreter; choose another with --python", python.display());
+            (none(why), false)
+        }
+    }
 }
 
 fn node_has_gpus(node: &str) -> bool {

@@ -208,6 +208,16 @@ pub fn job_state(id: &str) -> Option<String> {
 
 /// What a command printed to stdout; none when it failed, or did not end within the limit (it is then killed).
 pub fn output(program: impl AsRef<std::ffi::OsStr>, args: &[&str], limit: Duration) -> Option<String> {
+    output_and(program, args, limit, Stdio::null())
+}
+
+/// The same; what it prints to stderr goes to `stderr`.
+pub fn output_and(
+    program: impl AsRef<std::ffi::OsStr>,
+    args: &[&str],
+    limit: Duration,
+    stderr: Stdio,
+) -> Option<String> {
     let mut child = Command::new(program)
         .args(args)
         .env("SLURM_TIME_FORMAT", "%s")
@@ -215,7 +225,7 @@ pub fn output(program: impl AsRef<std::ffi::OsStr>, args: &[&str], limit: Durati
         .env_remove("POSIXLY_CORRECT")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(Stdio::null())
+        .stderr(stderr)
         .spawn()
         .ok()?;
     let mut stdout = child.stdout.take()?;
