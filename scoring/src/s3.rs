@@ -158,10 +158,12 @@ impl Target {
         };
         let address = need(
             given(endpoint, &["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"]),
-            "set AWS_ENDPOINT_URL_S3 or give --endpoint",
+            "set AWS_ENDPOINT_URL_S3 (or, of s3-bench, --endpoint)",
         )?;
-        let name =
-            need(given(bucket, &["CLUSTERMAX_S3_BUCKET"]), "set CLUSTERMAX_S3_BUCKET or give --bucket")?;
+        let name = need(
+            given(bucket, &["CLUSTERMAX_S3_BUCKET"]),
+            "set CLUSTERMAX_S3_BUCKET (or, of s3-bench, --bucket)",
+        )?;
         let key = need(env(&["AWS_ACCESS_KEY_ID"]), "set AWS_ACCESS_KEY_ID")?;
         let secret = need(env(&["AWS_SECRET_ACCESS_KEY"]), "set AWS_SECRET_ACCESS_KEY")?;
         let region =
