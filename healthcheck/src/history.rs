@@ -87,6 +87,35 @@ impl Counters {
         Some(rise / (to.time - from.time))
     }
 
+    /// How much a counter rose between two ages, in seconds before its last sample; between samples it is taken to have risen
+    /// evenly, as a check that runs every five minutes sees no more. Zero for the time before its first sample.
+    #[must_use]
+    pub fn rose(&self, name: &str, older: f64, newer: f64) -> f64 {
+        let Some(samples) = self.samples.get(name) else { return 0.0 };
+        let Some(last) = samples.back() else { return 0.0 };
+        let (from, to) = (last.time - older, last.time - newer);
+        #[allow(clippy::cast_precision_loss, reason = "a rate needs no more than 53 bits")]
+        let share = |(a, b): (&Sample, &Sample)| {
+            let seconds = b.time.min(to) - a.time.max(from);
+            if seconds > 0.0 { (b.value - a.value) as f64 * seconds / (b.time - a.time) } else { 0.0 }
+        };
+        samples.iter().zip(samples.iter().skip(1)).map(share).sum()
+    }
+
+    /// True when a counter rose, and by `per_second` at least, in each of these stretches, which end now and join: one burst, which
+    /// many quick passes see, does not last.
+    #[must_use]
+    pub fn lasts(&self, name: &str, per_second: f64, stretches: &[f64]) -> bool {
+        let mut newer = 0.0;
+        let each = stretches.iter().all(|seconds| {
+            let older = newer + seconds;
+            let rose = self.rose(name, older, newer);
+            newer = older;
+            rose > 0.0 && rose >= per_second * seconds
+        });
+        each && self.watched(name, newer) >= newer
+    }
+
     /// For how long a counter was watched within the window, in seconds.
     #[must_use]
     pub fn watched(&self, name: &str, window: f64) -> f64 {
@@ -160,6 +189,25 @@ mod tests {
         assert_eq!(at(150.0), Some((150.0, 5)));
         assert_eq!(at(200.0), Some((180.0, 5)));
         assert_eq!(at(300.0), Some((240.0, 9)));
+    }
+
+    #[test]
+    fn what_rose_between_two_ages_and_what_lasts() {
+        let mut c = Counters::default();
+        assert_eq!(c.rose("c", 60.0, 0.0), 0.0);
+        // 30 in the first five minutes, none in the next, 60 in the last.
+        for (value, now) in [(10, 0.0), (40, 300.0), (40, 600.0), (100, 900.0)] {
+            c.record(&one(value), now);
+        }
+        assert_eq!(c.rose("c", 300.0, 0.0), 60.0);
+        assert_eq!(c.rose("c", 60.0, 0.0), 12.0);
+        assert_eq!(c.rose("c", 360.0, 240.0), 12.0, "half of it");
+        assert_eq!(c.rose("c", 900.0, 600.0), 30.0);
+        assert_eq!(c.rose("c", 9000.0, 0.0), 90.0);
+        assert!(c.lasts("c", 0.1, &[60.0, 60.0, 60.0]));
+        assert!(!c.lasts("c", 0.3, &[60.0, 60.0, 60.0]), "too few");
+        assert!(!c.lasts("c", 0.0, &[300.0, 300.0]), "not in the second");
+        assert!(!c.lasts("c", 0.0, &[900.0, 60.0]), "not watched so long");
     }
 
     #[test]

@@ -166,6 +166,53 @@ fn link_errors_warn_first_and_fail_the_third_time() {
     }
 }
 
+/// `watch` looks every 25 s and more often still, so several reads see the same minute: one event is not three.
+#[test]
+fn one_burst_on_a_link_that_many_reads_see_never_fails_a_node() {
+    for (counter, burst) in [
+        ("port_rcv_errors", 50_000),
+        ("link_error_recovery", 50),
+        ("local_link_integrity_errors", 1),
+        ("excessive_buffer_overrun_errors", 2),
+    ] {
+        for pause in [2.0, 10.0, 25.0, 45.0, 60.0, 300.0] {
+            let mut node = Node::new(PORT);
+            for _ in 0..100 {
+                node.pass(pause, &counted(&[(counter, 7)]));
+            }
+            let mut warned = 0;
+            for _ in 0..100 {
+                for (status, _) in node.said("ib.errors", pause, &counted(&[(counter, 7 + burst)])) {
+                    assert_eq!(status, Status::Warn, "{counter} every {pause} s");
+                    warned += 1;
+                }
+            }
+            assert!(warned > 0, "{counter} every {pause} s");
+        }
+    }
+}
+
+#[test]
+fn lasting_link_errors_fail_however_often_they_are_read() {
+    for pause in [2.0, 10.0, 25.0, 45.0, 60.0, 300.0] {
+        let (mut node, mut value, mut passed) = (Node::new(PORT), 0, 0.0);
+        node.pass(0.0, &counted(&[("port_rcv_errors", value)]));
+        let failed = loop {
+            value += (pause * 40.0) as u64;
+            passed += pause;
+            let said = node.said("ib.errors", pause, &counted(&[("port_rcv_errors", value)]));
+            if said.iter().any(|(status, _)| *status == Status::Fail) {
+                break passed;
+            }
+            assert!(passed <= 1200.0, "never, every {pause} s");
+        };
+        assert!(
+            failed >= 180.0 && failed <= 180.0 + 2.5 * pause.max(60.0),
+            "every {pause} s: after {failed} s"
+        );
+    }
+}
+
 #[test]
 fn congestion_never_fails_a_node() {
     for (counter, bad) in [("port_xmit_discards", 6_100), ("VL15_dropped", 70)] {

@@ -454,6 +454,30 @@ fn nvlink_errors_warn_by_rate_and_fail_when_they_last() {
     unread("gpu.nvlink_errors", |f| &mut d(f).nvlink_errors);
 }
 
+/// A HealthCheckProgram that Slurm starts every five minutes sees nothing in between.
+#[test]
+fn lasting_nvlink_errors_fail_where_reads_are_five_minutes_apart() {
+    for (pauses, fails) in [(12, true), (1, false)] {
+        let mut node = Node::new("");
+        let mut facts = healthy();
+        for _ in 0..5 {
+            node.after(&facts, 300.0);
+        }
+        let mut found = Vec::new();
+        for pause in 0..12 {
+            if pause < pauses
+                && let Reading::Value(e) = &mut d(&mut facts).nvlink_errors
+            {
+                e.recovery += 20;
+                e.links = vec![4];
+            }
+            found.extend(node.after(&facts, 300.0).findings);
+        }
+        assert!(!found.is_empty());
+        assert_eq!(found.iter().any(|f| f.status == Status::Fail), fails, "{pauses}: {found:#?}");
+    }
+}
+
 #[test]
 fn an_nvlink_bit_error_rate_fails_while_errors_are_added() {
     let mut facts = healthy();

@@ -22,7 +22,7 @@ pub const ROWS: &[CheckInfo] = &[
         id: "ib.errors",
         tokens: &["iberrors", "ibdiscards"],
         reads: "counters/{port_rcv_errors, link_error_recovery, local_link_integrity_errors, excessive_buffer_overrun_errors, port_xmit_discards, VL15_dropped} over time",
-        rule: "warn: above 10 received errors or 100 discards per second, 5 recoveries per minute, any rise of the others; fail: 3 reads in a row, but discards and VL15 drops only warn: congestion is the fabric's",
+        rule: "warn: above 10 received errors or 100 discards per second, 5 recoveries per minute, any rise of the others; fail: so in 3 reads in a row and in each of the last 3 minutes, but discards and VL15 drops only warn: congestion is the fabric's",
         source: "NVSentinel",
         reads_needed: 3,
         modes: SLOW,

@@ -113,13 +113,15 @@ fn errors(c: &Context<'_>, sink: &mut Sink<'_>, port: &IbPort, name: &str) {
         ("VL15_dropped", 1.0, false),
     ];
     for (fault, token) in [(true, "iberrors"), (false, "ibdiscards")] {
-        let high: Vec<String> = RULES
-            .iter()
-            .filter(|(counter, _, own)| *own == fault && !super::ib::blind(port, counter))
-            .map(|(counter, bound, _)| (counter, rate(c, name, counter), bound))
-            .filter(|(_, rate, bound)| rate > bound)
-            .map(|(counter, rate, bound)| format!("{counter} {rate:.2}/s, bound {bound:.2}/s"))
-            .collect();
+        let (mut high, mut lasts) = (Vec::new(), false);
+        for (counter, bound, own) in RULES {
+            let now = rate(c, name, counter);
+            if own != fault || super::ib::blind(port, counter) || now <= bound {
+                continue;
+            }
+            high.push(format!("{counter} {now:.2}/s, bound {bound:.2}/s"));
+            lasts |= c.counters.lasts(&format!("ib/{name}/{counter}"), bound, &[RATE, RATE, RATE]);
+        }
         if high.is_empty() {
             continue;
         }
@@ -134,7 +136,7 @@ fn errors(c: &Context<'_>, sink: &mut Sink<'_>, port: &IbPort, name: &str) {
             "look for congestion in the fabric: the node is rarely its cause"
         }
         .into();
-        sink.push(f);
+        sink.push_lasting(f, lasts);
     }
 }
 

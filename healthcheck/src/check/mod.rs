@@ -35,6 +35,8 @@ pub(crate) struct Raw {
     reads: u32,
     /// Not even told before it has its reads.
     quiet: bool,
+    /// No fault yet, however many reads: they may all have seen the same event.
+    early: bool,
 }
 
 /// What a check function gets.
@@ -93,12 +95,19 @@ impl Sink<'_> {
 
     /// As [`Sink::push`], with a number of reads of its own.
     fn push_after(&mut self, finding: Finding, reads: u32) {
-        self.raws.push(Raw { finding, reads, quiet: false });
+        self.raws.push(Raw { finding, reads, quiet: false, early: false });
+    }
+
+    /// As [`Sink::push`], of a counter's rate: its reads count, but it is a fault only once it `lasts`.
+    fn push_lasting(&mut self, finding: Finding, lasts: bool) {
+        let before = self.raws.len();
+        self.push(finding);
+        self.raws[before..].iter_mut().for_each(|raw| raw.early = !lasts);
     }
 
     /// A finding that is told only after `reads` in a row: what comes and goes on healthy nodes.
     fn push_quiet(&mut self, finding: Finding, reads: u32) {
-        self.raws.push(Raw { finding, reads, quiet: true });
+        self.raws.push(Raw { finding, reads, quiet: true, early: false });
     }
 
     /// Says what a check did when it found nothing to complain about.
@@ -176,7 +185,7 @@ fn debounce(
 ) -> (Vec<Finding>, BTreeMap<String, Strike>) {
     let mut strikes = BTreeMap::new();
     let mut findings = Vec::with_capacity(raws.len());
-    for Raw { mut finding, reads, quiet } in raws {
+    for Raw { mut finding, reads, quiet, early } in raws {
         if (finding.status == Status::Fail || quiet) && reads > 1 {
             let device = finding.device.as_ref().map_or("", |d| d.name.as_str());
             let key = format!("{} {} {device}", finding.check, finding.token);
@@ -187,13 +196,15 @@ fn debounce(
                 None => Strike { count: 1, last: now },
             };
             strikes.insert(key, strike);
-            if strike.count < reads {
+            if strike.count < reads || early {
                 if quiet {
                     continue;
                 }
                 finding.status = Status::Warn;
                 finding.drain = false;
-                finding.evidence = format!("{} (read {} of {reads})", finding.evidence, strike.count);
+                let read = format!("read {} of {reads}", strike.count.min(reads));
+                let read = if strike.count < reads { read } else { "it does not last yet".to_owned() };
+                finding.evidence = format!("{} ({read})", finding.evidence);
             }
         }
         findings.push(finding);
@@ -252,7 +263,12 @@ mod tests {
             mode: Mode::Deep,
         };
         let sink = Sink { context: &context, raws: Vec::new(), checks: Vec::new() };
-        vec![Raw { finding: sink.finding("ib.state", "ibstate", Status::Fail, None), reads, quiet: false }]
+        vec![Raw {
+            finding: sink.finding("ib.state", "ibstate", Status::Fail, None),
+            reads,
+            quiet: false,
+            early: false,
+        }]
     }
 
     #[test]

@@ -78,10 +78,9 @@ fn errors(c: &Context<'_>, sink: &mut Sink<'_>, seen: &Seen<'_>) -> Reading<()> 
                 (format!("{crc:.0} CRC errors a second"), lasts(c, seen, "nvlink_crc", CRC_PER_SECOND))
             }
             // The rate is of all time: an old burst stays in it. It lasts while errors are added.
-            Some((link, rate)) if rate > BIT_ERROR_RATE => (
-                format!("bit error rate {rate:.0e} on link {link}"),
-                lasts(c, seen, "nvlink_crc", f64::MIN_POSITIVE),
-            ),
+            Some((link, rate)) if rate > BIT_ERROR_RATE => {
+                (format!("bit error rate {rate:.0e} on link {link}"), lasts(c, seen, "nvlink_crc", 0.0))
+            }
             _ => return,
         };
         let status = if lasting { Status::Fail } else { Status::Warn };
@@ -98,17 +97,10 @@ fn errors(c: &Context<'_>, sink: &mut Sink<'_>, seen: &Seen<'_>) -> Reading<()> 
     })
 }
 
-/// The counter rose by as much a second in the last minute, in the four minutes before, and in the five before those:
-/// one burst, which many quick passes see, does not last.
+/// The counter rose by as much a second in the last minute, in the four minutes before, and in the five before those.
 fn lasts(c: &Context<'_>, seen: &Seen<'_>, name: &str, per_second: f64) -> bool {
     let key = format!("gpu/{}/{name}", seen.pci.unwrap_or_default());
-    #[allow(clippy::cast_precision_loss, reason = "a rate needs no more than 53 bits")]
-    let rise = |window: f64| c.counters.rise(&key, window).unwrap_or(0) as f64;
-    let (minute, five, ten) = (rise(60.0), rise(300.0), rise(600.0));
-    c.counters.watched(&key, 600.0) >= 600.0
-        && minute >= per_second * 60.0
-        && five - minute >= per_second * 240.0
-        && ten - five >= per_second * 300.0
+    c.counters.lasts(&key, per_second, &[60.0, 240.0, 300.0])
 }
 
 fn fabric(c: &Context<'_>, sink: &mut Sink<'_>, seen: &Seen<'_>) -> Reading<()> {
