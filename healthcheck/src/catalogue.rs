@@ -523,7 +523,7 @@ const CORE: &[CheckInfo] = &[
         id: "fs.mount",
         tokens: &["mount"],
         reads: "/proc/self/mounts, profile.mount",
-        rule: "fail: not mounted, another type, or read-only where the profile wants to write",
+        rule: "fail: not mounted, another type, or read-only where the profile wants to write; what an automounter mounts at first use is no fault",
         source: "LBNL NHC check_fs_mount",
         reads_needed: 1,
         modes: ALL,

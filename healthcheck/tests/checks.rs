@@ -566,6 +566,13 @@ fn mounts_and_space() {
     };
     assert_eq!(only(|f| f.mounts = mount("nfs4", false)).text, "mounted read-only");
     assert_eq!(only(|f| f.mounts = mount("ext4", true)).text, "is ext4, not nfs4");
+    // An automounter's folder that nobody has used for a while (autofs, x-systemd.automount) is no missing mount.
+    for (point, source) in [("/data", "systemd-1"), ("/", "auto.master")] {
+        let m = Mount { source: source.into(), fstype: "autofs".into(), writable: true };
+        let mut facts = healthy();
+        facts.mounts = Reading::Value(BTreeMap::from([(point.to_string(), m)]));
+        assert_eq!(look(&facts).findings, [], "{point}");
+    }
     let space = |used| Reading::Value(Space { blocks_percent: used, inodes_percent: None });
     let f = only(|f| drop(f.space.insert("/tmp".into(), space(90.0))));
     assert_eq!(f.status, Status::Warn);

@@ -1,7 +1,7 @@
 //! Mounts, their answers, and space.
 
 use super::{Context, Sink, why_missing};
-use crate::facts::Reading;
+use crate::facts::{Mount, Reading};
 use crate::verdict::{Action, Device, DeviceKind, Fault, Status};
 
 pub fn run(c: &Context<'_>, sink: &mut Sink<'_>) {
@@ -26,7 +26,13 @@ fn mounts(c: &Context<'_>, sink: &mut Sink<'_>) {
     };
     for profile in expected {
         let point = profile.path.display().to_string();
+        // The mount above it, for a folder that an automounter makes at first use.
+        let above = || profile.path.ancestors().skip(1).find_map(|p| mounts.get(p.to_str()?));
+        let automounted = |m: &Mount| m.fstype == "autofs";
         let wrong = match mounts.get(&point) {
+            // Mounted when somebody looks: whether the server answers then is fs.stale's to say.
+            Some(m) if automounted(m) => None,
+            None if above().is_some_and(automounted) => None,
             None => Some(("not mounted".to_string(), format!("{point} is not in /proc/self/mounts"))),
             Some(m) if profile.fstype.as_ref().is_some_and(|t| *t != m.fstype) => {
                 let want = profile.fstype.as_deref().unwrap_or_default();
