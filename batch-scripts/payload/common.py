@@ -20,6 +20,8 @@ import time
 import traceback
 from pathlib import Path
 
+# Before the code of `python3 -c`, which looks into the current folder first: a torch.py there is the user's.
+NOT_HERE = "import sys; sys.path[:] = [folder for folder in sys.path if folder]; "
 UNSUPPORTED_WORDS = ("not support", "no support", "not implemented", "unsupported")
 
 

@@ -14,16 +14,19 @@ import sys
 import time
 from pathlib import Path
 
-from common import node_name, now, simulated, write_json
+from common import NOT_HERE, node_name, now, simulated, write_json
 
 # What an import has open at its end: CUDA's libraries and the system's lie outside of torch's folder.
-OPENED = """
-import sys, torch
+OPENED = (
+    NOT_HERE
+    + """
+import torch
 found = {m.__dict__.get(key) for m in list(sys.modules.values()) for key in ("__file__", "__cached__")}
 for line in open("/proc/self/maps"):
     found.add(line.rstrip().split(None, 5)[-1])
 print(*sorted(f for f in found if isinstance(f, str) and f.startswith("/")), sep="\\n")
 """
+)
 
 
 def opened():
@@ -79,7 +82,7 @@ def once():
     """Wall time of one import in a fresh interpreter, and torch's version."""
     begin = time.perf_counter()
     done = subprocess.run(
-        [sys.executable, "-c", "import torch; print(torch.__version__)"],
+        [sys.executable, "-c", NOT_HERE + "import torch; print(torch.__version__)"],
         capture_output=True,
         text=True,
         check=True,

@@ -4,11 +4,24 @@ Writes probe.json; the last line of stdout is `DEVICE GPUS`, for the suite. Exit
 """
 
 import argparse
+import importlib.util
+import os
 import sys
 import time
 from pathlib import Path
 
 from common import node_name, now, short, write_json
+
+
+def found():
+    """Where the torch lies that cannot be imported."""
+    spec = importlib.util.find_spec("torch")
+    return f" from {spec.origin}" if spec and spec.origin else ""
+
+
+def mend():
+    """A folder of PYTHONPATH stands before the interpreter's own."""
+    return " or unset PYTHONPATH" if os.environ.get("PYTHONPATH") else ""
 
 
 def main():
@@ -30,8 +43,8 @@ def main():
         document.update(
             torch=None,
             complete=True,
-            detail=f"{sys.executable} cannot import torch ({short(error)}); "
-            "choose another interpreter with --python",
+            detail=f"{sys.executable} cannot import torch ({short(error)}){found()}; "
+            f"choose another interpreter with --python{mend()}",
         )
         write_json(args.out / "probe.json", document)
         print(document["detail"], file=sys.stderr)

@@ -89,7 +89,10 @@ def server_command(program: str, path: str, model: Path, gpus: int, port: int) -
 
 def sglang_client(python: str) -> str:
     """SGLang's bench client: newer releases have it under another name and only warn of the old one."""
-    where = "import importlib.util; print(importlib.util.find_spec('sglang').submodule_search_locations[0])"
+    where = (
+        common.NOT_HERE
+        + "import importlib.util; print(importlib.util.find_spec('sglang').submodule_search_locations[0])"
+    )
     said = subprocess.run([python, "-c", where], capture_output=True, text=True)
     new = Path(said.stdout.strip()) / "benchmark/serving.py"
     return "sglang.benchmark.serving" if said.returncode == 0 and new.exists() else "sglang.bench_serving"
@@ -122,7 +125,7 @@ def program_of(python: str) -> tuple[str, str] | None:
     vllm = str(beside) if os.access(beside, os.X_OK) else shutil.which("vllm")
     if vllm:
         return "vllm", vllm
-    has = "import importlib.util, sys; sys.exit(importlib.util.find_spec('sglang') is None)"
+    has = common.NOT_HERE + "import importlib.util; sys.exit(importlib.util.find_spec('sglang') is None)"
     if subprocess.run([python, "-c", has], stderr=subprocess.DEVNULL).returncode == 0:
         return "sglang", python
     return None

@@ -48,7 +48,9 @@ fn a_module_called_torch_that_ends_the_interpreter_is_named() {
         .unwrap();
     assert_eq!(status.code(), Some(3));
     let detail = json(&out.path().join("probe.json"))["detail"].to_string();
-    assert!(detail.contains("cannot import torch (SystemExit: not the torch you want)"), "{detail}");
+    let file = path.path().join("torch.py");
+    let words = format!("cannot import torch (SystemExit: not the torch you want) from {}; ", file.display());
+    assert!(detail.contains(&words) && detail.contains(" or unset PYTHONPATH"), "{detail}");
 }
 
 #[test]
@@ -88,11 +90,15 @@ fn a_cold_import_drops_what_lies_outside_of_torchs_folder() {
     std::fs::create_dir(&torch).unwrap();
     std::fs::write(torch.join("__init__.py"), "import beside\n__version__ = '2.6.0'\n").unwrap();
     std::fs::write(folder.path().join("beside.py"), "").unwrap();
+    // Other payloads do not see a torch.py of the current folder, so a timed import must not.
+    let current = tempfile::tempdir().unwrap();
+    std::fs::write(current.path().join("torch.py"), "raise RuntimeError\n").unwrap();
     let run = |program: &str| {
         let out = Command::new("/usr/bin/python3")
             .args(["-B", "-c", program])
             .env("PYTHONPATH", format!("{}:{}", folder.path().display(), payload("").display()))
             .env("SLURMD_NODENAME", "n1")
+            .current_dir(&current)
             .output()
             .expect("python3");
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));

@@ -446,10 +446,9 @@ fn python(given: Option<&Path>) -> PathBuf {
     if let Some(set) = std::env::var_os("CLUSTERMAX_PYTHON").filter(|text| !text.is_empty()) {
         return PathBuf::from(set);
     }
-    let has_torch = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)";
     ["/usr/bin/python3", "python3"]
         .iter()
-        .find(|python| slurm::output(python, &["-c", has_torch], Duration::from_secs(60)).is_some())
+        .find(|python| slurm::has_module(python, "torch"))
         .map_or_else(|| PathBuf::from("/usr/bin/python3"), PathBuf::from)
 }
 

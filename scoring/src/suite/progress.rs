@@ -118,6 +118,15 @@ impl Progress {
     }
 }
 
+/// Where Slurm cannot be asked, a job may still be at work.
+fn unasked(job: &str, missing: &[&str]) -> String {
+    format!(
+        "not complete ({}); whether job {} is at work is not known, as Slurm does not answer here: put squeue and sinfo into PATH, or ask on a login node\n",
+        missing.join(", "),
+        report::plain(job)
+    )
+}
+
 /// `clustermax suite status`. Exit code 0: every stage of the profile is done or unavailable; 1: not.
 ///
 /// # Errors
@@ -134,6 +143,7 @@ pub fn status(dir: &Path, as_json: bool) -> Result<u8, Failure> {
     // A run that was killed leaves "running" behind; Slurm knows better, where it can be asked.
     let job = progress.as_ref().map(|progress| progress.job.clone());
     let alive = job.as_deref().and_then(slurm::job_state).filter(|state| state != "COMPLETING");
+    let gone = alive.is_none() && (job.is_none() || slurm::answers());
 
     let (mut rows, mut complete, mut missing) = (Vec::new(), true, Vec::new());
     let mut text = format!(
@@ -149,7 +159,7 @@ pub fn status(dir: &Path, as_json: bool) -> Result<u8, Failure> {
         let (word, more) = match (&marker, now) {
             (_, Some(running)) => {
                 let age = u32::try_from(epoch().saturating_sub(running.since)).unwrap_or(u32::MAX);
-                let word = if alive.is_some() { "running" } else { "interrupted" };
+                let word = if gone { "interrupted" } else { "running" };
                 let left = length(running.limit.saturating_sub(age));
                 (word.to_owned(), format!("for {}, at most {left} more", length(age)))
             }
@@ -187,18 +197,17 @@ pub fn status(dir: &Path, as_json: bool) -> Result<u8, Failure> {
     for line in guards.lines() {
         text.push_str(&format!("  {}\n", report::plain(&line)));
     }
-    match (&alive, &job) {
-        _ if complete => text.push_str("complete\n"),
-        (Some(state), Some(job)) => {
-            let left = progress.as_ref().map_or(0, Progress::left);
-            text.push_str(&format!("job {job} is {state}; at most {} left\n", length(left)));
-        }
-        _ => text.push_str(&format!(
+    let left = progress.as_ref().map_or(0, Progress::left);
+    text.push_str(&match (&alive, &job) {
+        _ if complete => "complete\n".to_owned(),
+        (Some(state), Some(job)) => format!("job {job} is {state}; at most {} left\n", length(left)),
+        (None, Some(job)) if !gone => unasked(job, &missing),
+        _ => format!(
             "not complete ({}) and no job is at work: clustermax suite resume {}\n",
             missing.join(", "),
             dir.display()
-        )),
-    }
+        ),
+    });
     if as_json {
         let document = json!({
             "schema": "clustermax-suite-status/1",
@@ -223,4 +232,19 @@ pub fn status(dir: &Path, as_json: bool) -> Result<u8, Failure> {
     }
     report::print(&text)?;
     Ok(u8::from(!complete))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_that_slurm_cannot_be_asked_about_is_not_called_gone() {
+        let said = unasked("7", &["gemm", "train"]);
+        assert!(
+            said.starts_with("not complete (gemm, train); whether job 7 is at work is not known"),
+            "{said}"
+        );
+        assert!(!said.contains("resume"), "two jobs in one folder: {said}");
+    }
 }

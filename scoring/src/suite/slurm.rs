@@ -206,6 +206,19 @@ pub fn job_state(id: &str) -> Option<String> {
     Some(state.trim().to_owned()).filter(|state| !state.is_empty())
 }
 
+/// Whether Slurm answers here: its programs are in PATH and reach its controller.
+pub fn answers() -> bool {
+    output("sinfo", &["-h", "-o", "%P"], LIMIT).is_some()
+}
+
+/// Whether an interpreter has a module; one in the current folder, where `-c` looks first, is none of its own.
+pub fn has_module(python: impl AsRef<std::ffi::OsStr>, module: &str) -> bool {
+    let has = format!(
+        "import sys; sys.path[:] = [folder for folder in sys.path if folder]; import importlib.util; sys.exit(importlib.util.find_spec({module:?}) is None)"
+    );
+    output(python, &["-c", &has], Duration::from_secs(60)).is_some()
+}
+
 /// What a command printed to stdout; none when it failed, or did not end within the limit (it is then killed).
 pub fn output(program: impl AsRef<std::ffi::OsStr>, args: &[&str], limit: Duration) -> Option<String> {
     output_and(program, args, limit, Stdio::null())

@@ -81,9 +81,8 @@ fn write(bench: &Bench, why: &str) -> Result<(), Stop> {
 
 /// torchtitan as one task a GPU. It runs beside `raw/`, where nothing is read as evidence.
 fn torchtitan(bench: &mut Bench, steps: u32) -> Result<(), Stop> {
-    let has = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torchtitan') is None)";
     let python = bench.python.display().to_string();
-    if super::slurm::output(&python, &["-c", has], std::time::Duration::from_secs(60)).is_none() {
+    if !super::slurm::has_module(&python, "torchtitan") {
         let why =
             format!("torchtitan is not installed for {python}: the suite's own models stand in its place\n");
         return write(bench, &why);
