@@ -109,6 +109,37 @@ fn a_bundle_verifies_and_is_the_same_bytes_each_time() {
     assert_eq!(clustermax(&[path("verify"), &kept]).0, 0, "a results folder verifies as well");
 }
 
+/// Records name their raw files only: a log, a report or a file more was no difference in a folder.
+#[test]
+fn a_bundle_that_tar_unpacked_is_compared_with_its_manifest() {
+    let (home, _run, file) = bundled();
+    let here = home.path().join("tar");
+    fs::create_dir(&here).unwrap();
+    let archive = flate2::read::GzDecoder::new(fs::File::open(&file).unwrap());
+    tar::Archive::new(archive).unpack(&here).unwrap();
+    let folder = here.join(RUN);
+    let verify = || clustermax(&[path("verify"), &folder]);
+    let (code, text) = verify();
+    assert!(code == 0 && text.contains("verified: every file, "), "{text}");
+    let report = fs::read_to_string(folder.join("report.txt")).unwrap();
+    for (file, content, said) in [
+        ("report.txt", report.replacen('e', "a", 1), "report.txt has SHA-256 "),
+        ("report.txt", report.clone() + "!", "report.txt has "),
+        ("more.txt", String::new(), "more.txt is not named in MANIFEST.json"),
+    ] {
+        fs::write(folder.join(file), content).unwrap();
+        let (code, text) = verify();
+        assert!(code == 1 && text.contains(&format!("differs: {said}")), "{text}");
+    }
+    fs::remove_file(folder.join("more.txt")).unwrap();
+    fs::remove_file(folder.join("report.txt")).unwrap();
+    assert!(verify().1.contains("differs: report.txt is named in MANIFEST.json and missing"));
+    // Without the list nothing is claimed of files that no record names.
+    fs::remove_file(folder.join("MANIFEST.json")).unwrap();
+    let (code, text) = verify();
+    assert!(code == 0 && text.contains("verified: every record's raw file, "), "{text}");
+}
+
 #[test]
 fn without_out_the_bundle_lies_beside_the_results_folder() {
     let (home, run) = scored();
@@ -483,4 +514,21 @@ fn an_import_is_read_again_and_a_changed_figure_of_it_is_named() {
     let (code, text) = clustermax(&[path("verify"), &run]);
     assert_eq!(code, 1, "{text}");
     assert!(text.contains("dcgm_diag (n1 g1") && text.contains("is 1, its raw output gives 0"), "{text}");
+}
+
+#[test]
+fn suite_collect_names_a_stage_whose_manifest_is_cut_short() {
+    let (_home, run) = scored();
+    let collect = || clustermax(&[path("suite"), path("collect"), &run]);
+    assert_eq!(collect().0, 0);
+    let manifest = run.join("stages/inventory.json");
+    let whole = fs::read(&manifest).unwrap();
+    fs::write(&manifest, &whole[..30]).unwrap();
+    let (code, text) = collect();
+    assert!(
+        code == 1 && text.starts_with(&format!("inventory: {} is no manifest", manifest.display())),
+        "{text}"
+    );
+    assert!(text.contains(&format!("`clustermax suite resume {}`", run.display())), "{text}");
+    assert_eq!(fs::read(&manifest).unwrap(), whole[..30]);
 }

@@ -1,6 +1,6 @@
 //! `clustermax verify`: whether a bundle is whole, its parts belong together and its score follows from them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Component, Path, PathBuf};
@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use flate2::bufread::GzDecoder;
 use sha2::{Digest, Sha256};
 
-use super::{Entry, MANIFEST, Manifest, SCHEMA, again, digest, single_name};
+use super::{Entry, MANIFEST, Manifest, SCHEMA, again, digest, single_name, unreadable, walk};
 use crate::score::{self, Evaluation};
 use crate::{Failure, report, run};
 
@@ -45,12 +45,18 @@ pub struct VerifyArgs {
 pub fn verify(args: &VerifyArgs) -> Result<u8, Failure> {
     let mut problems = Vec::new();
     let mut text;
+    // A results folder that was never a bundle has no list of its files.
+    let mut whole = true;
     if args.path.is_dir() {
         if args.unpack.is_some() {
             return Err(Failure::input(format!(
                 "{} is a folder already; leave out --unpack or give a bundle",
                 args.path.display()
             )));
+        }
+        whole = args.path.join(MANIFEST).exists();
+        if whole {
+            beside_manifest(&args.path, &mut problems)?;
         }
         text = check(&args.path, args.data.as_deref(), &mut problems)?;
     } else {
@@ -96,10 +102,43 @@ pub fn verify(args: &VerifyArgs) -> Result<u8, Failure> {
         text.push_str(&format!("differs: {problem}\n"));
     }
     if problems.is_empty() {
-        text.push_str("verified: every file, every record's raw file, the figures of the stages and the score are what they say\n");
+        let files = if whole { "every file, " } else { "" };
+        text.push_str(&format!(
+            "verified: {files}every record's raw file, the figures of the stages and the score are what they say\n"
+        ));
     }
     report::print(&text)?;
     Ok(u8::from(!problems.is_empty()))
+}
+
+/// The files of a bundle that was unpacked by other means, against the list that came with them.
+fn beside_manifest(folder: &Path, problems: &mut Vec<String>) -> Result<(), Failure> {
+    let path = folder.join(MANIFEST);
+    let file = File::open(&path).map_err(|error| unreadable(&path, &error))?;
+    let manifest: Manifest = serde_json::from_reader(BufReader::new(file).take(MANIFEST_LIMIT))
+        .map_err(|error| Failure::input(format!("{}: {error}; unpack the bundle again", path.display())))?;
+    if manifest.schema != SCHEMA {
+        problems.push(format!("{MANIFEST} has schema {:?}, this release reads {SCHEMA:?}", manifest.schema));
+        return Ok(());
+    }
+    let mut there = BTreeMap::new();
+    walk(folder, folder, &mut there)?;
+    there.remove(MANIFEST);
+    for (name, expected) in &manifest.files {
+        let shown = report::plain(name);
+        let Some(path) = there.remove(name) else {
+            problems.push(format!("{shown} is named in {MANIFEST} and missing"));
+            continue;
+        };
+        let (bytes, sha256) = digest(&path).map_err(|error| unreadable(&path, &error))?;
+        if bytes != expected.bytes {
+            problems.push(format!("{shown} has {bytes} bytes, {MANIFEST} says {}", expected.bytes));
+        } else if sha256 != expected.sha256 {
+            problems.push(format!("{shown} has SHA-256 {sha256}, {MANIFEST} says {}", expected.sha256));
+        }
+    }
+    problems.extend(there.keys().map(|name| format!("{} is not named in {MANIFEST}", report::plain(name))));
+    Ok(())
 }
 
 /// The score, and where that holds the records; a sentence on what was looked at.
