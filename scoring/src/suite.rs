@@ -295,12 +295,14 @@ fn resume(args: &ResumeArgs) -> Result<u8, Failure> {
     sbatch.args(progress.iter().flat_map(|progress| &progress.options));
     let shown: Vec<String> = std::iter::once(sbatch.get_program())
         .chain(sbatch.get_args())
-        .map(|word| word.to_string_lossy().into_owned())
+        .map(|word| shell_word(&word.to_string_lossy()))
         .collect();
     report::print(&format!("{}\n", shown.join(" ")))?;
     if args.dry_run {
         return Ok(0);
     }
+    let job = progress.as_ref().map(|progress| progress.job.as_str());
+    can_resume(&dir, job.and_then(|job| Some((job, slurm::job_state(job)?))))?;
     let status = sbatch.status().map_err(|error| {
         Failure::missing(format!("sbatch cannot be started: {error}; resume on a login node"))
     })?;
@@ -309,6 +311,32 @@ fn resume(args: &ResumeArgs) -> Result<u8, Failure> {
     } else {
         Err(Failure::missing("sbatch refused the job; its own words are above"))
     }
+}
+
+/// A word as a shell reads it, in quotes where it needs them: what is printed is there to be pasted.
+fn shell_word(word: &str) -> String {
+    let plain = |letter: char| letter.is_alphanumeric() || "-_./=,:+@%".contains(letter);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+/// A job that could write nothing, or one beside the job that is at work, is refused before it is submitted.
+fn can_resume(dir: &Path, job: Option<(&str, String)>) -> Result<(), Failure> {
+    if let Some((job, state)) = job.filter(|(_, state)| state != "COMPLETING") {
+        let job = report::plain(job);
+        return Err(Failure::input(format!(
+            "job {job} of this run is {state}; wait until it has ended, or end it with `scancel {job}` first"
+        )));
+    }
+    rustix::fs::access(dir, rustix::fs::Access::WRITE_OK).map_err(|error| {
+        Failure::input(format!(
+            "cannot write {}: {error}; resume as the user who began the run, or make it writable",
+            dir.display()
+        ))
+    })
 }
 
 fn collect_all(dir: &Path) -> Result<u8, Failure> {
@@ -362,6 +390,38 @@ fn write_document(path: &Path, value: &impl serde::Serialize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_command_with_a_folder_of_any_name_can_be_pasted() {
+        for (word, said) in [
+            ("--nodelist=n1,n2", "--nodelist=n1,n2"),
+            ("/a b'c\"d", r#"'/a b'\''c"d'"#),
+            ("n[1-4]", "'n[1-4]'"),
+            ("", "''"),
+        ] {
+            assert_eq!(shell_word(word), said);
+        }
+    }
+
+    #[test]
+    fn a_run_that_is_at_work_or_cannot_be_written_is_not_submitted_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let refused = |dir: &Path, state: &str| {
+            can_resume(dir, Some(("7", state.to_owned())))
+                .err()
+                .map(|error| error.message)
+                .unwrap_or_default()
+        };
+        for state in ["RUNNING", "PENDING", "SUSPENDED"] {
+            let said = refused(folder.path(), state);
+            assert!(said.contains(&format!("job 7 of this run is {state}; wait")), "{said}");
+        }
+        assert_eq!(refused(folder.path(), "COMPLETING"), "");
+        assert!(can_resume(folder.path(), None).is_ok());
+        // Nobody may write there, root neither.
+        let said = refused(Path::new("/proc/self/fdinfo/none"), "COMPLETING");
+        assert!(said.starts_with("cannot write /proc/self/fdinfo/none: "), "{said}");
+    }
 
     #[test]
     fn a_resumed_run_measures_with_the_same_container_modules_or_python() {

@@ -205,7 +205,7 @@ pub fn status(dir: &Path, as_json: bool) -> Result<u8, Failure> {
         _ => format!(
             "not complete ({}) and no job is at work: clustermax suite resume {}\n",
             missing.join(", "),
-            dir.display()
+            super::shell_word(&dir.to_string_lossy())
         ),
     });
     if as_json {
