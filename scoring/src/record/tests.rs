@@ -80,7 +80,7 @@ fn every_bad_line_is_named_with_its_number_and_its_fault() {
         let message = refusal(&line);
         assert!(message.contains(expected), "{message}\nlacks {expected:?}");
         assert!(message.contains("records.jsonl: line 1"), "{message}");
-        assert!(message.contains("clustermax collect"), "{message}");
+        assert!(message.contains("clustermax suite collect"), "{message}");
     }
 }
 
