@@ -70,6 +70,8 @@ fn submit(c: &Cluster, prefix: &Path, log: &Path, args: &[&str]) -> Said {
     let mut command = c.user_command(&all);
     let tests = c.scratch().join("nccl-tests");
     if tests.is_dir() {
+        // A library that the stand-in looks for and nobody loads.
+        command.env("NCCL_PROFILER_PLUGIN", tests.join("libnccl-profiler-inspector.so"));
         command.env("CLUSTERMAX_NCCL_TESTS", tests).env("NCCL_IB_HCA", "mlx5");
     }
     run(command.current_dir(c.scratch()))
@@ -93,6 +95,7 @@ fn nccl_tests(c: &Cluster) {
         std::fs::copy(project().join("tests/nccl-tests/all_reduce_perf"), folder.join(name))
             .expect("program");
     }
+    std::fs::write(folder.join("libnccl-profiler-inspector.so"), "").expect("library");
     let said = run(Command::new("chmod").args(["-R", "go=rX"]).arg(&folder));
     assert_eq!(said.code, 0, "{}", said.err);
 }
@@ -131,6 +134,12 @@ fn nccl_tests_ran(results: &Path, records: &[Value]) {
     let of_sweep =
         |name: &String| name.starts_with("nccl-all_reduce.n1.") || name.starts_with("nccl-all_reduce.n2.");
     assert_eq!(raw.map(name).filter(of_sweep).count(), 16, "NCCL's log is a file a process");
+    let dumps = std::fs::read_dir(results.join("raw/collectives/nccl-tests/inspector")).expect("dumps");
+    assert_eq!(dumps.count(), 16, "NCCL Inspector dumps a file a process");
+    let inspected: Vec<&Value> = records.iter().filter(|r| r["params"]["tool"] == "nccl-inspector").collect();
+    let hint =
+        |r: &&Value| r["detail"].as_str().is_some_and(|why| why.starts_with("rank 3 on n1 waits least"));
+    assert!(inspected.iter().any(hint), "{inspected:?}");
 }
 
 /// One stage by its own script from the archive, with nothing set and nothing of ours in PATH: Slurm runs a copy of the script, which

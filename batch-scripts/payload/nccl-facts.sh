@@ -37,6 +37,17 @@ for collective; do
     done
 done
 
+# NCCL Inspector: the library that the job names, else one where libraries lie.
+IFS=: read -r -a libraries <<<"${LD_LIBRARY_PATH:-}"
+named=${NCCL_PROFILER_PLUGIN:-}
+[[ ${named##*/} == *inspector* ]] || named=''
+for file in "$named" "${libraries[@]/%//libnccl-profiler-inspector.so}" \
+    /{usr/lib/x86_64-linux-gnu,usr/lib/aarch64-linux-gnu,usr/lib64,usr/local/lib,usr/local/nccl/lib,opt/nccl/lib,opt/rocm/lib}/libnccl-profiler-inspector.so; do
+    [[ $file == /* && -f $file && -r $file ]] || continue
+    say inspector "$file"
+    break
+done
+
 device=none
 [[ -e /dev/kfd ]] && device=amd
 [[ -e /dev/nvidiactl ]] && device=nvidia

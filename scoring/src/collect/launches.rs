@@ -103,6 +103,11 @@ pub fn read(raw: &Raw, records: &mut Vec<Record>) {
             draft.param("collective", "all_reduce").param("tool", "nccl-tests").param("nodes", nodes).done(),
         );
     }
+    if let Some(file) = raw.file("nccl-tests/no-inspector.txt") {
+        let mut draft = raw.missing("iteration_variation", "percent", State::Unavailable, file.text.trim());
+        draft.0.evidence = Some(file.evidence.clone());
+        records.push(draft.param("collective", "all_reduce").param("tool", "nccl-inspector").done());
+    }
     let Some(launches) = raw.file("nccl-tests/launch.tsv") else { return };
     let network = raw.file("nccl-tests/network.txt").and_then(|file| file.text.trim().parse().ok());
     let mut shapes = Vec::new();
@@ -111,6 +116,8 @@ pub fn read(raw: &Raw, records: &mut Vec<Record>) {
             records.push(launch.base(raw.missing("busbw", "GB/s", state, why)).done());
         } else if launch.param("variant") == Some("per_iteration") {
             every_iteration(raw, &launch, records);
+        } else if launch.param("variant") == Some("inspector") {
+            inspected(raw, &launch, records);
         } else {
             table(raw, &launch, network, records, &mut shapes);
         }
@@ -361,6 +368,50 @@ fn every_iteration(raw: &Raw, launch: &Launch, records: &mut Vec<Record>) {
     }
 }
 
+/// Dumps in `nccl-tests/inspector/`: how much calls vary and who waits least in them. The bandwidth in them is no figure:
+/// it was measured under the plug-in.
+fn inspected(raw: &Raw, launch: &Launch, records: &mut Vec<Record>) {
+    let mut dumps = iterations::Dumps::default();
+    let mut first = None;
+    for file in raw.files.iter().filter(|file| file.name.starts_with("nccl-tests/inspector/")) {
+        dumps.add(&raw.long_text(file));
+        first.get_or_insert(file);
+    }
+    let reading = dumps.read();
+    let found: Vec<_> =
+        reading.found.into_iter().filter(|one| one.metric != "busbw" && one.value.is_some()).collect();
+    let Some(evidence) = first.map(|file| file.evidence.clone()).filter(|_| !found.is_empty()) else {
+        let log = launch.file.trim_end_matches("_perf.txt");
+        let why = match launch.end {
+            "0" if first.is_some() => {
+                "NCCL Inspector's dumps hold no two calls that could be compared".to_owned()
+            }
+            "0" => format!(
+                "NCCL Inspector wrote no dump (NCCL loads it from 2.23 on; see nccl-tests/nccl-{log}.*.log)"
+            ),
+            end => format!("{}_perf under NCCL Inspector ended with exit code {end}", launch.collective),
+        };
+        let draft = launch.base(raw.missing("iteration_variation", "percent", State::Unknown, why));
+        records.push(draft.param("tool", "nccl-inspector").done());
+        return;
+    };
+    // Its id is another one in every run.
+    let only =
+        |one: &crate::read::Found| one.params.get("communicator") == found[0].params.get("communicator");
+    let one_communicator = found.iter().all(only);
+    for mut one in found {
+        if one_communicator {
+            one.params.remove("communicator");
+        }
+        let mut draft = raw.draft(one.metric, one.unit);
+        draft.0.value = one.value;
+        draft.0.state = one.state;
+        draft.0.detail = one.detail;
+        draft.0.evidence = Some(evidence.clone());
+        records.push(launch.base(draft).params(&one.params).tool(&reading.tool).done());
+    }
+}
+
 /// `nccl-settings.tsv`, and what NCCL says in its own log: each setting once for each place where it comes from, with
 /// the nodes when it is not all of them.
 fn settings(raw: &Raw, records: &mut Vec<Record>) {
@@ -574,6 +625,65 @@ mod tests {
         let good = find(&records, "pair_bandwidth", &[("node", "n5"), ("peer", "n1"), ("round", "3")]);
         let share = again.value.unwrap() / good.value.unwrap();
         assert!((share - 0.5).abs() < 0.01, "{share}");
+    }
+
+    #[test]
+    fn the_inspectors_dumps_name_the_rank_that_waits_least_and_give_no_bandwidth() {
+        let dump = |rank: i64, time: i64| -> String {
+            let marker = format!(
+                r#"{{"header":{{"id":"0x7f","rank":{rank},"n_ranks":4,"nnodes":2}},"metadata":{{"inspector_output_format_version":"v4.3","hostname":"n{}"}},"dump_stats":{{}}}}"#,
+                1 + rank / 2
+            );
+            let call = |number: i64| {
+                format!(
+                    r#"{{"coll_perf":{{"coll":"AllReduce","coll_sn":{number},"coll_msg_size_bytes":268435456,"coll_exec_time_us":{time},"coll_busbw_gbs":96.5}}}}"#
+                )
+            };
+            [marker].into_iter().chain((0..20).map(call)).collect::<Vec<_>>().join("\n")
+        };
+        let dumps: Vec<(String, String)> = (0..4)
+            .map(|rank| {
+                let file = format!("nccl-tests/inspector/n{}-pid{rank}.log", 1 + rank / 2);
+                (file, dump(rank, if rank == 3 { 900 } else { 1000 }))
+            })
+            .collect();
+        let launch = |end: &str| {
+            format!("all_reduce\t4\t2\t{end}\tx\tall_reduce.inspector_perf.txt\tvariant=inspector\n")
+        };
+        let whole = launch("0");
+        let mut files: Vec<(&str, &str)> = dumps.iter().map(|(name, text)| (&**name, &**text)).collect();
+        files.push(("nccl-tests/launch.tsv", &whole));
+        let (_dir, records) = collected("collectives", StageState::Done, &files);
+        let of = [("tool", "nccl-inspector"), ("variant", "inspector"), ("size", "268435456")];
+        let one = find(&records, "iteration_variation", &of);
+        assert!(
+            one.detail.as_deref().unwrap().starts_with("rank 3 on n2 waits least in 20 of 20"),
+            "{one:?}"
+        );
+        assert!(
+            one.evidence.as_ref().unwrap().file.contains("inspector/")
+                && !one.params.contains_key("communicator")
+        );
+        assert!(!records.iter().any(|one| one.metric == "busbw" && one.params.contains_key("variant")));
+        // No dumps, a start that failed, no library: once, with the reason.
+        for (file, text, state, words) in [
+            ("nccl-tests/launch.tsv", launch("0"), State::Unknown, "wrote no dump"),
+            ("nccl-tests/launch.tsv", launch("1"), State::Unknown, "exit code 1"),
+            (
+                "nccl-tests/no-inspector.txt",
+                "NCCL Inspector: there is no library\n".to_owned(),
+                State::Unavailable,
+                "there is no library",
+            ),
+        ] {
+            let (_dir, records) = collected("collectives", StageState::Done, &[(file, &text)]);
+            let all: Vec<&Record> = records
+                .iter()
+                .filter(|one| one.params.get("tool").is_some_and(|tool| tool.to_string() == "nccl-inspector"))
+                .collect();
+            assert!(all.len() == 1 && all[0].state == state, "{all:?}");
+            assert!(all[0].detail.as_deref().unwrap().contains(words), "{all:?}");
+        }
     }
 
     #[test]

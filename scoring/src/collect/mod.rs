@@ -511,9 +511,11 @@ fn write(path: &Path, value: &impl Serialize) -> Result<(), Failure> {
 }
 
 /// Files that grow with the length of a stage and the number of nodes, gigabytes in all: one is in memory at a time. What a
-/// burn-in leaves in `part-K/`: a file a node and one a rank.
+/// burn-in leaves in `part-K/`: a file a node and one a rank; what NCCL Inspector dumps: one a rank.
 fn is_long(stage: &str, name: &str) -> bool {
-    name.ends_with(".samples") || stage == "burnin" && name.starts_with("part-")
+    name.ends_with(".samples")
+        || stage == "burnin" && name.starts_with("part-")
+        || name.starts_with("nccl-tests/inspector/")
 }
 
 /// One raw file with what a record says about it.

@@ -3,7 +3,7 @@
 //! How much a collective's time varies, and which process waits least in it. In a collective the slow rank waits least,
 //! because it arrives last: who does so again and again is a hint at a straggler and no finding.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
@@ -105,47 +105,93 @@ struct Dumped {
     busbw: f64,
 }
 
-/// Dumps of NCCL Inspector, formats v4.0 to v5: one JSON object a line, one file a process; several files one after the
-/// other are compared rank by rank.
-#[must_use]
-pub fn inspector(text: &str) -> Reading {
-    const FORMAT: &str = "NCCL Inspector dump";
-    // Communicator, collective, size, ranks, nodes.
-    type Key = (String, String, i64, i64, i64);
-    let mut groups: BTreeMap<Key, Vec<Dumped>> = BTreeMap::new();
-    let (mut version, mut damaged) = (None, 0usize);
-    for line in text.lines().filter(|line| line.trim_start().starts_with('{')) {
-        let Ok(entry) = serde_json::from_str::<Value>(line) else {
-            damaged += 1;
-            continue;
-        };
-        let (header, perf) = (&entry["header"], &entry["coll_perf"]);
-        if version.is_none() {
-            version = entry["metadata"]["inspector_output_format_version"].as_str().map(str::to_owned);
+/// Communicator, collective, size, ranks, nodes.
+type Key = (String, String, i64, i64, i64);
+
+/// Dumps of NCCL Inspector, formats v4.0 to v5: JSON objects, one a line, one file a process. Up to v4.2 each holds its
+/// communicator; from v4.3 on a line before them does. Files are added one by one, as a large job has many.
+#[derive(Default)]
+pub struct Dumps {
+    groups: BTreeMap<Key, Vec<Dumped>>,
+    /// By communicator and rank.
+    hosts: BTreeMap<(String, i64), String>,
+    version: Option<String>,
+    damaged: usize,
+}
+
+impl Dumps {
+    /// Reads one file, or several one after the other.
+    pub fn add(&mut self, text: &str) {
+        let mut header = Value::Null;
+        for line in text.lines().filter(|line| line.trim_start().starts_with('{')) {
+            let Ok(mut entry) = serde_json::from_str::<Value>(line) else {
+                self.damaged += 1;
+                // It may have been the line that named the next ones' communicator.
+                header = Value::Null;
+                continue;
+            };
+            let whole = |value: &Value| json::number(value).unwrap_or(-1.0) as i64;
+            if entry["header"].is_object() {
+                header = entry["header"].take();
+                let metadata = &entry["metadata"];
+                if self.version.is_none() {
+                    self.version = metadata["inspector_output_format_version"].as_str().map(str::to_owned);
+                }
+                if let Some(host) = metadata["hostname"].as_str() {
+                    let id = header["id"].as_str().unwrap_or_default().to_owned();
+                    self.hosts.entry((id, whole(&header["rank"]))).or_insert_with(|| host.to_owned());
+                }
+            }
+            if header.is_null() {
+                continue;
+            }
+            let perf = &entry["coll_perf"];
+            let (Some(name), Some(time)) = (perf["coll"].as_str(), json::number(&perf["coll_exec_time_us"]))
+            else {
+                continue;
+            };
+            let key = (
+                header["id"].as_str().unwrap_or_default().to_owned(),
+                snake(name),
+                whole(&perf["coll_msg_size_bytes"]),
+                whole(&header["n_ranks"]),
+                whole(&header["nnodes"]),
+            );
+            self.groups.entry(key).or_default().push(Dumped {
+                rank: whole(&header["rank"]),
+                number: whole(&perf["coll_sn"]),
+                time,
+                busbw: json::number(&perf["coll_busbw_gbs"]).unwrap_or(f64::NAN),
+            });
         }
-        let whole = |value: &Value| json::number(value).unwrap_or(-1.0) as i64;
-        let (Some(name), Some(time)) = (perf["coll"].as_str(), json::number(&perf["coll_exec_time_us"]))
-        else {
-            continue;
-        };
-        let id = header["id"].as_str().unwrap_or_default().to_owned();
-        let key = (
-            id,
-            snake(name),
-            whole(&perf["coll_msg_size_bytes"]),
-            whole(&header["n_ranks"]),
-            whole(&header["nnodes"]),
-        );
-        groups.entry(key).or_default().push(Dumped {
-            rank: whole(&header["rank"]),
-            number: whole(&perf["coll_sn"]),
-            time,
-            busbw: json::number(&perf["coll_busbw_gbs"]).unwrap_or(f64::NAN),
-        });
     }
-    let mut found = Vec::new();
-    for ((id, collective, size, ranks, nodes), dumped) in &groups {
-        // One communicator's rows of one collective and size: time of the slowest rank by sequence number.
+
+    /// What all of them say, rank by rank.
+    #[must_use]
+    pub fn read(&self) -> Reading {
+        const FORMAT: &str = "NCCL Inspector dump";
+        let mut found: Vec<Found> =
+            self.groups.iter().flat_map(|(key, dumped)| self.group(key, dumped)).collect();
+        if found.is_empty() {
+            let why = if self.damaged > 0 {
+                "no whole line: the dump is damaged"
+            } else {
+                "the dump holds no collective"
+            };
+            found.push(
+                Found::none(STAGE, "busbw", "GB/s", State::Unknown, why).param("tool", "nccl-inspector"),
+            );
+        }
+        let tool = self
+            .version
+            .as_ref()
+            .map_or_else(|| "NCCL Inspector".to_owned(), |version| format!("NCCL Inspector {version}"));
+        Reading { format: FORMAT, tool, found }
+    }
+
+    /// One communicator's rows of one collective and size.
+    fn group(&self, (id, collective, size, ranks, nodes): &Key, dumped: &[Dumped]) -> Vec<Found> {
+        // Time of the slowest rank by sequence number.
         let mut calls: BTreeMap<i64, BTreeMap<i64, f64>> = BTreeMap::new();
         for one in dumped {
             calls.entry(one.number).or_default().insert(one.rank, one.time);
@@ -163,12 +209,7 @@ pub fn inspector(text: &str) -> Reading {
             );
         }
         // Only calls that every rank of the dump has can be compared.
-        let all: Vec<i64> = {
-            let mut all: Vec<i64> = dumped.iter().map(|one| one.rank).collect();
-            all.sort_unstable();
-            all.dedup();
-            all
-        };
+        let all: Vec<i64> = dumped.iter().map(|one| one.rank).collect::<BTreeSet<_>>().into_iter().collect();
         let rows: Vec<Vec<f64>> = calls
             .values()
             .filter(|ranks| ranks.len() == all.len())
@@ -182,27 +223,31 @@ pub fn inspector(text: &str) -> Reading {
                 .enumerate()
                 .find(|(index, _)| hint.starts_with(&format!("process {index} ")))
                 .map_or(hint.clone(), |(index, rank)| {
-                    hint.replacen(&format!("process {index} "), &format!("rank {rank} "), 1)
+                    let host = self.hosts.get(&(id.clone(), *rank));
+                    let on = host.map_or(String::new(), |host| format!("on {host} "));
+                    hint.replacen(&format!("process {index} "), &format!("rank {rank} {on}"), 1)
                 });
             variation.detail = Some(named);
         }
-        found.extend(of.into_iter().map(|one| {
-            one.param("collective", collective.as_str())
-                .param("communicator", id.as_str())
-                .param("size", *size)
-                .param("ranks", *ranks)
-                .param("nodes", *nodes)
-                .param("tool", "nccl-inspector")
-        }));
+        of.into_iter()
+            .map(|one| {
+                one.param("collective", collective.as_str())
+                    .param("communicator", id.as_str())
+                    .param("size", *size)
+                    .param("ranks", *ranks)
+                    .param("nodes", *nodes)
+                    .param("tool", "nccl-inspector")
+            })
+            .collect()
     }
-    if found.is_empty() {
-        let why =
-            if damaged > 0 { "no whole line: the dump is damaged" } else { "the dump holds no collective" };
-        found.push(Found::none(STAGE, "busbw", "GB/s", State::Unknown, why).param("tool", "nccl-inspector"));
-    }
-    let tool =
-        version.map_or_else(|| "NCCL Inspector".to_owned(), |version| format!("NCCL Inspector {version}"));
-    Reading { format: FORMAT, tool, found }
+}
+
+/// Several files one after the other are compared rank by rank.
+#[must_use]
+pub fn inspector(text: &str) -> Reading {
+    let mut dumps = Dumps::default();
+    dumps.add(text);
+    dumps.read()
 }
 
 #[cfg(test)]
@@ -269,10 +314,47 @@ mod tests {
         assert_eq!(value(&reading.found, "iteration_time", "max"), 61.0);
         let variation = reading.found.iter().find(|one| one.metric == "iteration_variation").unwrap();
         assert!(
-            variation.detail.as_deref().unwrap().starts_with("rank 3 waits least in 12 of 12"),
+            variation.detail.as_deref().unwrap().starts_with("rank 3 on n1 waits least in 12 of 12"),
             "{variation:?}"
         );
         assert_eq!(variation.params["collective"].to_string(), "all_reduce");
         assert_eq!(inspector("{\"header\":{}}").found[0].state, State::Unknown);
+    }
+
+    #[test]
+    fn dumps_of_the_inspector_whose_communicator_stands_in_a_line_before_are_read() {
+        let mut text = String::new();
+        for rank in 0..4 {
+            text.push_str(&format!(
+                r#"{{"header":{{"id":"0x7f","rank":{rank},"n_ranks":4,"nnodes":2}},"metadata":{{"inspector_output_format_version":"v4.3","hostname":"n{}","pid":1}},"dump_stats":{{"coll_records":12}}}}
+"#,
+                1 + rank / 2
+            ));
+            for number in 0..12 {
+                let time = if rank == 2 { 50 } else { 60 };
+                text.push_str(&format!(
+                    r#"{{"coll_perf":{{"coll":"AllReduce","coll_sn":{number},"coll_msg_size_bytes":4194304,"coll_exec_time_us":{time},"coll_busbw_gbs":96.5}}}}
+"#
+                ));
+            }
+        }
+        // Calls whose communicator's line is cut are nobody's.
+        text.push_str("{\"header\":{\"id\":\"0x8");
+        text.push_str(
+            r#"
+{"coll_perf":{"coll":"AllReduce","coll_sn":0,"coll_msg_size_bytes":4194304,"coll_exec_time_us":9000}}"#,
+        );
+        let reading = inspector(&text);
+        assert_eq!(reading.tool, "NCCL Inspector v4.3");
+        assert_eq!(value(&reading.found, "iteration_time", "max"), 60.0);
+        let variation = reading.found.iter().find(|one| one.metric == "iteration_variation").unwrap();
+        assert_eq!(
+            (variation.params["ranks"].to_string(), variation.params["communicator"].to_string()),
+            ("4".to_owned(), "0x7f".to_owned())
+        );
+        assert!(
+            variation.detail.as_deref().unwrap().starts_with("rank 2 on n2 waits least in 12 of 12"),
+            "{variation:?}"
+        );
     }
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::bench::{Bench, Device, Limit, Stop};
 use super::launch::{self, Container, Runtime};
-use super::nccl::{self, ALL, PAIRED, Start, Tools};
+use super::nccl::{self, ALL, Inspector, PAIRED, Start, Tools};
 use super::programs::Facts;
 use super::{measure, pairs, slurm};
 use crate::collect::nccl as table;
@@ -144,7 +144,8 @@ fn find(bench: &mut Bench, folder: &Path) -> Result<Result<Tools, String>, Stop>
             .filter_map(|name| Some(((*name).to_owned(), facts.program(name, &bench.nodes).ok()?.0)))
             .collect();
         let (launch, parts) = (bench.launch.clone(), bench.parts.clone());
-        return Ok(Ok(Tools { container, launch, parts, programs, mpi, gpus }));
+        let inspector = facts.inspector(&bench.nodes);
+        return Ok(Ok(Tools { container, launch, parts, programs, mpi, gpus, inspector }));
     }
     Ok(Err(format!(
         "nccl-tests cannot be used ({}): put them into PATH or /opt/nccl-tests/build, set CLUSTERMAX_NCCL_TESTS to their folder, or \
@@ -255,7 +256,8 @@ impl Run<'_> {
         if self.tools.mpi.is_some() && bench.nodes.len() > 2 {
             self.pairs(bench, last)?;
         }
-        self.per_iteration(bench)
+        self.per_iteration(bench)?;
+        self.inspected(bench)
     }
 
     /// Every node with another one; then nodes of slow pairs with others.
@@ -369,6 +371,24 @@ impl Run<'_> {
                 .collect(),
             ..Start::of("all_reduce.iterations", "all_reduce", &nodes, ("64M", "64M", 2))
         };
+        self.together(bench, &[start])
+    }
+
+    /// One size once more under NCCL Inspector, when everything else is measured.
+    fn inspected(&mut self, bench: &mut Bench) -> Result<(), Stop> {
+        let library = match &self.tools.inspector {
+            Inspector::At(library) => library.clone(),
+            Inspector::None(why) => {
+                return write(&self.folder.join("no-inspector.txt"), &format!("NCCL Inspector: {why}\n"));
+            }
+        };
+        let nodes = if self.tools.mpi.is_some() { bench.nodes.clone() } else { bench.nodes[..1].to_vec() };
+        // What a start before a requeue left is another communicator's.
+        let dumps = self.folder.join("inspector");
+        let _ = fs::remove_dir_all(&dumps);
+        fs::create_dir_all(&dumps)
+            .map_err(|error| Stop::Failed(2, Some(format!("cannot make {}: {error}", dumps.display()))))?;
+        let start = nccl::inspected(self.tools, &nodes, &library, &dumps);
         self.together(bench, &[start])
     }
 

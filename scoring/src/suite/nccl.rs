@@ -46,6 +46,23 @@ pub struct Tools {
     pub mpi: Option<String>,
     /// GPUs of a node.
     pub gpus: u32,
+    /// NCCL Inspector's library, or why it cannot be used.
+    pub inspector: Inspector,
+}
+
+/// NCCL Inspector, where the programs run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Inspector {
+    /// Its library.
+    At(PathBuf),
+    /// Half a sentence.
+    None(String),
+}
+
+impl Default for Inspector {
+    fn default() -> Self {
+        Self::None("it was not looked for".to_owned())
+    }
 }
 
 /// One start of one program.
@@ -60,7 +77,7 @@ pub struct Start {
     /// Smallest and largest message in nccl-tests' notation, and the factor between sizes.
     pub sizes: (String, String, u32),
     /// Set for it.
-    pub env: Vec<(&'static str, &'static str)>,
+    pub env: Vec<(&'static str, String)>,
     /// `variant=nvlink_off`, `pair=n1,n2;round=2`; empty for the sweep over all nodes.
     pub params: String,
     /// One process for all GPUs of the one node.
@@ -138,7 +155,7 @@ pub fn starts(tools: &Tools, nodes: &[String], last: &str) -> Vec<Start> {
     }
     if tools.gpus > 1 {
         all.push(alone(Start {
-            env: NO_LINKS.to_vec(),
+            env: NO_LINKS.map(|(name, value)| (name, value.to_owned())).to_vec(),
             params: "variant=nvlink_off".to_owned(),
             ..Start::of("all_reduce.nvlink-off", "all_reduce", first, (large, last, 2))
         }));
@@ -157,6 +174,30 @@ pub fn pair(nodes: &[String; 2], round: usize, last: &str) -> Start {
     Start {
         params: format!("pair={};round={round}", nodes.join(",")),
         ..Start::of(&label, "all_reduce", nodes, (large, last, 8))
+    }
+}
+
+/// One size under NCCL Inspector, which writes every call of every rank into `dumps`. A start of its own, because the
+/// plug-in makes NCCL time its kernels and writes files: nothing that was measured under it is a figure.
+///
+/// Fifty calls of one size are some 30 kB a rank, 250 MB of eight thousand.
+#[must_use]
+pub fn inspected(tools: &Tools, nodes: &[String], library: &Path, dumps: &Path) -> Start {
+    Start {
+        env: vec![
+            ("NCCL_PROFILER_PLUGIN", library.display().to_string()),
+            ("NCCL_INSPECTOR_ENABLE", "1".to_owned()),
+            ("NCCL_INSPECTOR_DUMP_DIR", dumps.display().to_string()),
+            // Without it format v4.0 writes nothing.
+            ("NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS", "500".to_owned()),
+            // Another output of the site would take the place of the dumps.
+            ("NCCL_INSPECTOR_PROM_DUMP", "0".to_owned()),
+            ("NCCL_INSPECTOR_OTEL_EXPORT", "0".to_owned()),
+        ],
+        one_process: tools.mpi.is_none(),
+        params: "variant=inspector".to_owned(),
+        more: ["-n", "20"].map(str::to_owned).to_vec(),
+        ..Start::of("all_reduce.inspector", "all_reduce", nodes, ("256M", "256M", 2))
     }
 }
 
@@ -206,7 +247,7 @@ pub fn launch(
     }
     // It would split the ranks into groups of which each measures itself.
     step.env_remove("NCCL_TESTS_SPLIT").env_remove("NCCL_TESTS_SPLIT_MASK");
-    step.envs(start.env.iter().copied());
+    step.envs(start.env.iter().map(|(name, value)| (name, value)));
     let mpi = if start.one_process { "none" } else { tools.mpi.as_deref().unwrap_or("none") };
     // Ranks of one node are neighbours, as rings and the pairs' arithmetic take it.
     step.arg("--distribution=block").arg(format!("--mpi={mpi}"));
@@ -492,6 +533,37 @@ mod tests {
                 "OMPI_MCA_coll_hcoll_enable"
             ]
         );
+    }
+
+    #[test]
+    fn the_inspector_has_a_start_of_its_own() {
+        let library = Path::new("/opt/nccl/lib/libnccl-profiler-inspector.so");
+        let dumps = Path::new("/r/raw/collectives/nccl-tests/inspector");
+        let mpi = tools(Some("pmix"));
+        let start = inspected(&mpi, &nodes(2), library, dumps);
+        // What the job had set for a plug-in of its own does not reach this start.
+        let (words, env) = line(&mpi, &start, &[("NCCL_INSPECTOR_PROM_DUMP", "1")]);
+        assert!(words.contains("-b 256M -e 256M -f 2 -g 1") && words.ends_with("-n 20"), "{words}");
+        let set: Vec<(&str, &str)> = env
+            .iter()
+            .filter(|(name, _)| name.starts_with("NCCL_PROFILER") || name.starts_with("NCCL_INSPECTOR"))
+            .map(|(name, value)| (name.as_str(), value.as_deref().unwrap_or_default()))
+            .collect();
+        assert_eq!(
+            set,
+            [
+                ("NCCL_INSPECTOR_DUMP_DIR", "/r/raw/collectives/nccl-tests/inspector"),
+                ("NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS", "500"),
+                ("NCCL_INSPECTOR_ENABLE", "1"),
+                ("NCCL_INSPECTOR_OTEL_EXPORT", "0"),
+                ("NCCL_INSPECTOR_PROM_DUMP", "0"),
+                ("NCCL_PROFILER_PLUGIN", "/opt/nccl/lib/libnccl-profiler-inspector.so"),
+            ]
+        );
+        assert!(inspected(&tools(None), &nodes(1), library, dumps).one_process);
+        // No figure is taken under it.
+        let all = starts(&Tools { inspector: Inspector::At(library.to_owned()), ..mpi }, &nodes(2), "1G");
+        assert!(all.iter().all(|start| start.env.iter().all(|(name, _)| !name.contains("PROFILER"))));
     }
 
     #[test]

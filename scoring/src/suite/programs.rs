@@ -4,12 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use super::launch::Container;
+use super::nccl::Inspector;
 
 /// Where the programs are: what `payload/nccl-facts.sh` said on each node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts {
     /// By node and collective: the file, and whether it was built with MPI.
     pub programs: BTreeMap<String, BTreeMap<String, (PathBuf, bool)>>,
+    /// NCCL Inspector's library by node.
+    pub inspectors: BTreeMap<String, PathBuf>,
     /// Some node has a GPU's device file.
     pub gpus: bool,
     /// Node, name, value and origin: a file, or `environment`.
@@ -26,6 +29,9 @@ impl Facts {
                 ["cmx-nccl", node, "program", collective, file, built] => {
                     let of_node = facts.programs.entry(node.to_owned()).or_default();
                     of_node.insert(collective.to_owned(), (PathBuf::from(file), built == "mpi"));
+                }
+                ["cmx-nccl", node, "inspector", file] => {
+                    facts.inspectors.insert(node.to_owned(), PathBuf::from(file));
                 }
                 ["cmx-nccl", _, "device", device] => facts.gpus |= device != "none",
                 ["cmx-nccl", node, "setting", name, value, origin] => {
@@ -52,6 +58,31 @@ impl Facts {
             Err(format!(
                 "{} is not the same on all nodes, or not there ({})",
                 found.0.display(),
+                without.join(",")
+            ))
+        }
+    }
+
+    /// NCCL Inspector's library: the same file on every node.
+    #[must_use]
+    pub fn inspector(&self, nodes: &[String]) -> Inspector {
+        let Some(found) = nodes.iter().find_map(|node| self.inspectors.get(node)) else {
+            return Inspector::None(
+                "there is no libnccl-profiler-inspector.so among the library folders, and NCCL_PROFILER_PLUGIN names none"
+                    .to_owned(),
+            );
+        };
+        let without: Vec<&str> = nodes
+            .iter()
+            .filter(|node| self.inspectors.get(*node) != Some(found))
+            .map(String::as_str)
+            .collect();
+        if without.is_empty() {
+            Inspector::At(found.clone())
+        } else {
+            Inspector::None(format!(
+                "{} is not the same on all nodes, or not there ({})",
+                found.display(),
                 without.join(",")
             ))
         }
@@ -119,6 +150,23 @@ mod tests {
         assert_eq!(facts.program("alltoallv", &both).unwrap_err(), "there is no alltoallv_perf");
         assert!(facts.gpus && !Facts::of("cmx-nccl\tn1\tdevice\tnone\n").gpus);
         assert_eq!(Facts::of("cmx-nccl\tn1\tprogram\ncmx-nccl\n\t\t\n"), Facts::default());
+    }
+
+    #[test]
+    fn the_inspector_is_the_same_file_on_all_nodes_or_not_used() {
+        let library = "/opt/nccl/lib/libnccl-profiler-inspector.so";
+        let on = |node: &str, file: &str| format!("cmx-nccl\t{node}\tinspector\t{file}\n");
+        let both = nodes(2);
+        let all = Facts::of(&(on("n1", library) + &on("n2", library)));
+        assert_eq!(all.inspector(&both), Inspector::At(PathBuf::from(library)));
+        for (text, words) in [
+            (FACTS.to_owned(), "there is no libnccl-profiler-inspector.so"),
+            (on("n1", library), "not there (n2)"),
+            (on("n1", library) + &on("n2", "/else.so"), "(n2)"),
+        ] {
+            let Inspector::None(why) = Facts::of(&text).inspector(&both) else { panic!("{text}") };
+            assert!(why.contains(words), "{why}");
+        }
     }
 
     #[test]
