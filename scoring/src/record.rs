@@ -689,40 +689,14 @@ pub fn replace_stage(path: &Path, stage: &str, records: &[Record]) -> Result<(),
 /// # Errors
 /// Those of [`replace_stage`] but for writing.
 pub(crate) fn replaced(path: &Path, stage: &str, records: &[Record]) -> Result<Vec<u8>, Error> {
-    let mut kept: Vec<(Record, Vec<u8>)> = Vec::new();
+    // A large run has a million lines: they stay bytes.
+    let mut kept: Vec<(String, Option<u32>, &[u8])> = Vec::new();
     let mut counts: BTreeMap<String, u32> = BTreeMap::new();
     // Metrics whose number of records changes.
     let mut touched: BTreeSet<String> = records.iter().map(|record| record.metric.clone()).collect();
-    match fs::read(path) {
-        Ok(old) => {
-            for (index, line) in old.split_inclusive(|byte| *byte == b'\n').enumerate() {
-                if line.iter().all(u8::is_ascii_whitespace) {
-                    continue;
-                }
-                let ended = line.last() == Some(&b'\n');
-                match parse(line) {
-                    Ok(record) if record.stage == stage => {
-                        touched.insert(record.metric);
-                    }
-                    Ok(record) => {
-                        *counts.entry(record.metric.clone()).or_default() += 1;
-                        let mut line = line.to_vec();
-                        if !ended {
-                            line.push(b'\n');
-                        }
-                        kept.push((record, line));
-                    }
-                    Err(_) if !ended => {}
-                    Err(Wrong::Schema(found)) => {
-                        return Err(Error::Schema { path: path.to_owned(), line: index as u64 + 1, found });
-                    }
-                    Err(Wrong::Text(what)) => {
-                        return Err(Error::Line { path: path.to_owned(), line: index as u64 + 1, what });
-                    }
-                }
-            }
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+    let old = match fs::read(path) {
+        Ok(old) => old,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
         Err(source) => {
             return Err(Error::Io {
                 action: "read",
@@ -731,18 +705,46 @@ pub(crate) fn replaced(path: &Path, stage: &str, records: &[Record]) -> Result<V
                 mend: "check its permissions",
             });
         }
+    };
+    for (index, line) in old.split_inclusive(|byte| *byte == b'\n').enumerate() {
+        if line.iter().all(u8::is_ascii_whitespace) {
+            continue;
+        }
+        let ended = line.last() == Some(&b'\n');
+        match parse(line) {
+            Ok(record) if record.stage == stage => {
+                touched.insert(record.metric);
+            }
+            Ok(record) => {
+                *counts.entry(record.metric.clone()).or_default() += 1;
+                kept.push((record.metric, record.of, line));
+            }
+            Err(_) if !ended => {}
+            Err(Wrong::Schema(found)) => {
+                return Err(Error::Schema { path: path.to_owned(), line: index as u64 + 1, found });
+            }
+            Err(Wrong::Text(what)) => {
+                return Err(Error::Line { path: path.to_owned(), line: index as u64 + 1, what });
+            }
+        }
     }
     for record in records {
         *counts.entry(record.metric.clone()).or_default() += 1;
     }
     let of = |metric: &str| counts.get(metric).copied();
-    let mut bytes = Vec::new();
-    for (record, line) in kept {
-        if touched.contains(&record.metric) && record.of != of(&record.metric) {
-            let of = of(&record.metric);
-            bytes.extend(encode(path, &[Record { of, ..record }])?);
+    let mut bytes = Vec::with_capacity(old.len());
+    for (metric, told, line) in kept {
+        let now = of(&metric);
+        if touched.contains(&metric)
+            && told != now
+            && let Ok(record) = parse(line)
+        {
+            bytes.extend(encode(path, &[Record { of: now, ..record }])?);
         } else {
             bytes.extend(line);
+            if line.last() != Some(&b'\n') {
+                bytes.push(b'\n');
+            }
         }
     }
     let records: Vec<Record> =

@@ -141,7 +141,7 @@ pub(super) fn read(raw: &Raw) -> Vec<Record> {
         if !(name.starts_with("rank-") && name.ends_with(".json")) {
             continue;
         }
-        let text = if file.text.is_empty() { raw.long_text(file) } else { file.text.clone() };
+        let text = raw.text(file);
         match serde_json::from_str::<Burnin>(&text) {
             Ok(document) => read.push((part, file, document)),
             Err(error) => {
@@ -233,9 +233,9 @@ fn sample_files(raw: &Raw) -> BTreeMap<&str, Vec<&RawFile>> {
 /// A node's samples over all parts, with the first file as evidence.
 fn node_samples<'a>(raw: &Raw, files: &[&'a RawFile]) -> Option<(&'a RawFile, Samples)> {
     let (first, later) = files.split_first()?;
-    let mut all = samples::read(&raw.long_text(first));
+    let mut all = samples::read(&raw.text(first));
     for file in later {
-        all.join(samples::read(&raw.long_text(file)));
+        all.join(samples::read(&raw.text(file)));
     }
     Some((first, all))
 }

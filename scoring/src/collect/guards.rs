@@ -628,17 +628,10 @@ pub(super) fn nccl(raw: &Raw) -> Vec<Record> {
             }
         }
     }
-    let logs: Vec<_> = raw
-        .files
-        .iter()
-        .filter(|file| {
-            let name = file.name.rsplit('/').next().unwrap_or_default();
-            name.starts_with("nccl") && name.ends_with(".log")
-        })
-        .collect();
+    let logs: Vec<_> = raw.files.iter().filter(|file| super::is_nccl_log(&file.name)).collect();
     if let Some(file) = logs.first() {
         let mut all = NcclLog::default();
-        for one in logs.iter().map(|file| nccl_log(&file.text)) {
+        for one in logs.iter().map(|file| nccl_log(&raw.text(file))) {
             all.networks.extend(one.networks);
             all.direct = (all.direct.0 + one.direct.0, all.direct.1 + one.direct.1);
             all.bootstrap = all.bootstrap.or(one.bootstrap);

@@ -178,7 +178,7 @@ fn choices(raw: &Raw, launch: &Launch) -> BTreeMap<u64, String> {
         // `nccl-LABEL.HOST.PID.log`; a label may hold dots, NCCL cuts the host's name at its first.
         let name = file.name.strip_prefix("nccl-tests/nccl-").and_then(|name| name.strip_suffix(".log"));
         if name.and_then(|name| name.rsplitn(3, '.').nth(2)) == Some(label) {
-            found.extend(file.text.lines().filter_map(choice));
+            found.extend(raw.text(file).lines().filter_map(choice));
         }
     }
     found
@@ -374,7 +374,7 @@ fn inspected(raw: &Raw, launch: &Launch, records: &mut Vec<Record>) {
     let mut dumps = iterations::Dumps::default();
     let mut first = None;
     for file in raw.files.iter().filter(|file| file.name.starts_with("nccl-tests/inspector/")) {
-        dumps.add(&raw.long_text(file));
+        dumps.add(&raw.text(file));
         first.get_or_insert(file);
     }
     let reading = dumps.read();
@@ -424,21 +424,21 @@ fn settings(raw: &Raw, records: &mut Vec<Record>) {
         let draft = if on.is_empty() { draft } else { draft.detail(format!("only on {on}")) };
         records.push(draft.done());
     };
-    let mut seen: BTreeSet<(&str, &str)> = BTreeSet::new();
+    let mut seen: BTreeSet<(String, String)> = BTreeSet::new();
     if let Some(file) = raw.file("nccl-settings.tsv") {
         for (index, line) in file.text.lines().enumerate() {
             // Runs of earlier releases have no nodes.
             if let [name, value, origin, on @ ..] = &line.split('\t').collect::<Vec<_>>()[..] {
-                seen.insert((name, value));
+                seen.insert(((*name).to_owned(), (*value).to_owned()));
                 let on = on.first().copied().unwrap_or_default();
                 add(name, value, origin, on, file.at(format!("line:{}", index + 1)));
             }
         }
     }
     for file in raw.files.iter().filter(|file| file.name.ends_with(".log")) {
-        for (index, line) in file.text.lines().enumerate() {
-            if let Some((name, origin, value)) =
-                setting(line).filter(|(name, _, value)| seen.insert((name, value)))
+        for (index, line) in raw.text(file).lines().enumerate() {
+            if let Some((name, origin, value)) = setting(line)
+                .filter(|(name, _, value)| seen.insert(((*name).to_owned(), (*value).to_owned())))
             {
                 add(name, value, origin, "", file.at(format!("line:{}", index + 1)));
             }

@@ -4,6 +4,7 @@
 //! its records into `records.jsonl` in the place of those the stage had: collecting twice gives the same file.
 //! What a stage should have measured and did not is a record too, unknown or unavailable with the reason.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -511,18 +512,25 @@ fn write(path: &Path, value: &impl Serialize) -> Result<(), Failure> {
 }
 
 /// Files that grow with the length of a stage and the number of nodes, gigabytes in all: one is in memory at a time. What a
-/// burn-in leaves in `part-K/`: a file a node and one a rank; what NCCL Inspector dumps: one a rank.
+/// burn-in leaves in `part-K/`: a file a node and one a rank; NCCL's logs and what NCCL Inspector dumps: one a rank.
 fn is_long(stage: &str, name: &str) -> bool {
     name.ends_with(".samples")
         || stage == "burnin" && name.starts_with("part-")
         || name.starts_with("nccl-tests/inspector/")
+        || is_nccl_log(name)
+}
+
+/// NCCL's own log of one process.
+fn is_nccl_log(name: &str) -> bool {
+    let name = name.rsplit('/').next().unwrap_or_default();
+    name.starts_with("nccl") && name.ends_with(".log")
 }
 
 /// One raw file with what a record says about it.
 struct RawFile {
     /// Path below `raw/STAGE/`.
     name: String,
-    /// Empty of a long file, which [`Raw::long_text`] reads.
+    /// Empty of a long file, which [`Raw::text()`] reads.
     text: String,
     evidence: Evidence,
 }
@@ -605,14 +613,18 @@ impl Raw {
         Ok(Self { folder, marker, files })
     }
 
-    /// What a long file holds; nothing when it has vanished since.
-    fn long_text(&self, file: &RawFile) -> String {
+    /// What a file holds, long ones too; nothing when such a one has vanished since.
+    fn text<'a>(&self, file: &'a RawFile) -> Cow<'a, str> {
+        if !is_long(&self.marker.stage, &file.name) {
+            return Cow::Borrowed(&file.text);
+        }
         let bytes = std::fs::read(self.folder.raw(&self.marker.stage).join(&file.name)).unwrap_or_default();
-        String::from_utf8_lossy(&bytes).into_owned()
+        Cow::Owned(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     fn file(&self, name: &str) -> Option<&RawFile> {
-        self.files.iter().find(|file| file.name == name)
+        let at = self.files.binary_search_by(|file| file.name.as_str().cmp(name)).ok()?;
+        self.files.get(at)
     }
 
     /// `Unavailable` when the stage says that something it needs is missing, else `Unknown`.
