@@ -394,8 +394,6 @@ fn what_slurm_makes_of_hooks() {
         c.wait(30, "the batch job is over", || over(&job));
         let end = end_of(&c, &job);
         let why = field(&c, &job, "Reason");
-        let sbatch_drained = drained("sbatch");
-        println!("{hook:20} srun exit {}, batch job {end} {why}", srun.code);
         // The table of docs/slurm.md, row by row.
         let wanted = match hook {
             "task_init_privileged" | "task_init" => (1, "FAILED 1:0", false),
@@ -403,6 +401,12 @@ fn what_slurm_makes_of_hooks() {
             _ if release == (22, 5) => (0, "COMPLETED 0:0", true),
             _ => (1, "PENDING 0:0", true),
         };
+        // The job is put back before slurmctld has drained its node.
+        if wanted.2 {
+            c.wait(20, "the node drains", || ["n1", "n2"].into_iter().any(|n| c.node(n).drained()));
+        }
+        let sbatch_drained = drained("sbatch");
+        println!("{hook:20} srun exit {}, batch job {end} {why}", srun.code);
         assert_eq!((srun.code, end.as_str(), sbatch_drained), wanted, "{hook}");
         assert!(!srun_drained || sbatch_drained, "{hook}: srun alone drained");
 
