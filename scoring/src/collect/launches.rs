@@ -269,7 +269,8 @@ fn refuse(out: &nccl::Output, launch: &Launch, network: Option<f64>) -> Option<S
     let (collective, ranks) = (launch.collective, launch.ranks);
     if out.state != nccl::State::Ok {
         let failure = out.failure.as_ref().map_or(String::new(), |line| format!(": {line}"));
-        return Some(format!("{collective}_perf: {}{failure}", out.state.word()));
+        let end = if launch.end == "0" { String::new() } else { format!(" (exit code {})", launch.end) };
+        return Some(format!("{collective}_perf: {}{failure}{end}", out.state.word()));
     }
     // A missed NCCL_TESTS_MIN_BW ends with an error too, and is a valid measurement.
     if launch.end != "0" && !out.min_bw_failed {
@@ -549,17 +550,20 @@ mod tests {
         let launch = "all_reduce\t16\t2\tlimit 600\tx\tall_reduce_perf.txt\t\n\
                       gather\t16\t2\tnot-run\tx\tgather_perf.txt\t\n\
                       scatter\t16\t2\tno-time\tx\tscatter_perf.txt\t\n\
-                      alltoallv\t16\t2\tabsent\tx\talltoallv_perf.txt\t\n";
-        let (_dir, records) = collected(
-            "collectives",
-            StageState::Done,
-            &[("nccl-tests/launch.tsv", launch), ("nccl-tests/all_reduce_perf.txt", "# nThread 1\n")],
-        );
+                      alltoallv\t16\t2\tabsent\tx\talltoallv_perf.txt\t\n\
+                      broadcast\t16\t2\t137\tx\tbroadcast_perf.txt\t\n";
+        let files = [
+            ("nccl-tests/launch.tsv", launch),
+            ("nccl-tests/all_reduce_perf.txt", "# nThread 1\n"),
+            ("nccl-tests/broadcast_perf.txt", ""),
+        ];
+        let (_dir, records) = collected("collectives", StageState::Done, &files);
         for (collective, state, words) in [
             ("all_reduce", State::Unknown, "did not end within 600 s"),
             ("gather", State::Unknown, "was not started: others"),
             ("scatter", State::Unknown, "was not started: the rest of the stage's time"),
             ("alltoallv", State::Unavailable, "there is no alltoallv_perf"),
+            ("broadcast", State::Unknown, "broadcast_perf: no-table (exit code 137)"),
         ] {
             let one = find(&records, "busbw", &[("collective", collective), ("tool", "nccl-tests")]);
             assert!(
