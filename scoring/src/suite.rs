@@ -352,7 +352,7 @@ fn collect_all(dir: &Path) -> Result<u8, Failure> {
                 "{stage}: {} is no manifest, so the stage was not read; `clustermax suite resume {1}` measures it again, \
                  `clustermax collect {stage} {1}` reads its raw output as if it had ended\n",
                 folder.stage(stage).display(),
-                dir.display()
+                shell_word(&dir.to_string_lossy())
             ));
         }
     }

@@ -212,7 +212,8 @@ pub fn measure(args: &RunArgs) -> Result<u8, Failure> {
     // Of one stage its figures are of interest, not that everything else is unknown.
     if alone {
         report::print(&report::text::figures(&written.evaluation))?;
-        say(format!("`clustermax score {}` rates what was seen", args.dir.display()));
+        let dir = super::shell_word(&args.dir.to_string_lossy());
+        say(format!("`clustermax score {dir}` rates what was seen"));
     } else {
         report::print(&written.text)?;
     }
